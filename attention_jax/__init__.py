@@ -1,0 +1,1 @@
+"""attention_jax: attention from kernel regression to the Transformer, as pure functions and thin modules."""

@@ -1,0 +1,102 @@
+"""Kernels of Nadaraya–Watson regression: how much a neighbour at a scaled distance counts.
+
+A kernel maps the scaled distance u = ‖q − k‖ / width to a weight ≥ 0; the weights of one query are
+divided by their sum, not exponentiated (Nadaraya 1964; Watson 1964). Constant factors cancel there.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention_jax.ops.masking import Mask, masked_normalize, masked_softmax
+from attention_jax.ops.shapes import require_batch, require_same_size
+
+Distance = Float[Array, "..."]
+
+
+def gaussian(u: Distance) -> Distance:
+    """exp(−u² / 2)."""
+    return jnp.exp(log_gaussian(u))
+
+
+def log_gaussian(u: Distance) -> Distance:
+    """−u² / 2, the logarithm of the Gaussian kernel."""
+    return -jnp.square(u) / 2
+
+
+def boxcar(u: Distance) -> Distance:
+    """1 for |u| < 1, else 0."""
+    return (jnp.abs(u) < 1).astype(u.dtype)
+
+
+def triangular(u: Distance) -> Distance:
+    """(1 − |u|)₊, which some texts call Epanechnikov's."""
+    return jnp.maximum(1 - jnp.abs(u), 0)
+
+
+def epanechnikov(u: Distance) -> Distance:
+    """¾ (1 − u²)₊ (Epanechnikov 1969)."""
+    return 0.75 * jnp.maximum(1 - jnp.square(u), 0)
+
+
+def constant(u: Distance) -> Distance:
+    """1 everywhere: average pooling."""
+    return jnp.ones_like(u)
+
+
+class Kernel(NamedTuple):
+    """A kernel and, where its support is unbounded, its logarithm, so that far neighbours never underflow."""
+
+    apply: Callable[[Distance], Distance]
+    log: Callable[[Distance], Distance] | None = None
+
+
+KERNELS: dict[str, Kernel] = {
+    "gaussian": Kernel(gaussian, log_gaussian),
+    "boxcar": Kernel(boxcar),
+    "triangular": Kernel(triangular),
+    "epanechnikov": Kernel(epanechnikov),
+    "constant": Kernel(constant),
+}
+
+
+def scaled_distance(
+    query: Float[Array, "*#batch q d"], key: Float[Array, "*#batch k d"], width: Float[Array, "..."] | float = 1.0
+) -> Float[Array, "*batch q k"]:
+    """‖(q − k) / width‖, exact for close neighbours, with a zero gradient where q = k.
+
+    `width` is a number, or one for each coordinate `[..., D]`. Differences are formed one by one
+    ([..., Q, K, D]): made for the low dimensions of kernel regression; `scoring.gaussian` is not.
+    """
+    require_batch(query=query, key=key)
+    require_same_size(-1, query=query, key=key)
+    width = jnp.asarray(width)
+    scale = jnp.reshape(width, (1,) * (query.ndim - width.ndim) + width.shape) if width.ndim else width
+    squared = jnp.sum(jnp.square((query / scale)[..., :, None, :] - (key / scale)[..., None, :, :]), axis=-1)
+    is_zero = squared == 0
+    return jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, squared)))
+
+
+def kernel_weights(
+    query: Float[Array, "*#batch q d"],
+    key: Float[Array, "*#batch k d"],
+    kernel: str = "gaussian",
+    width: Float[Array, "..."] | float = 1.0,
+    mask: Mask | None = None,
+    empty: str = "mean",
+) -> Float[Array, "*batch q k"]:
+    """K(‖q − k_i‖ / width) / Σ_j K(‖q − k_j‖ / width) (Nadaraya 1964, eq. 3; Watson 1964).
+
+    A query with no neighbour inside a compact kernel gets `empty`: "mean" (equal weights on the keys
+    that `mask` allows) or "zeros"; with nothing allowed it gets zeros. Raises ValueError for an
+    unknown kernel.
+    """
+    if kernel not in KERNELS:
+        raise ValueError(f"no kernel {kernel!r}: choose one of {', '.join(KERNELS)}.")
+    u = scaled_distance(query, key, width)
+    chosen = KERNELS[kernel]
+    if chosen.log is not None:
+        return masked_softmax(chosen.log(u), mask)
+    return masked_normalize(chosen.apply(u), mask, empty)

@@ -1,0 +1,48 @@
+"""Losses as sums with their counts: parts of a batch add up, and only the reader divides."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from attention_jax.ops.shapes import require_shape
+
+
+class Sums(NamedTuple):
+    """A total and the number of things it is the total of."""
+
+    total: Float[Array, "..."]
+    count: Float[Array, "..."]
+
+    def mean(self) -> Float[Array, "..."]:
+        """total / count, and 0 where nothing was counted."""
+        return self.total / jnp.maximum(self.count, 1)
+
+
+def cross_entropy(
+    logits: Float[Array, "*batch v"],
+    labels: Int[Array, "*batch"],
+    weights: Bool[Array, "*batch"] | None = None,
+    label_smoothing: Float[Array, ""] | float = 0.0,
+) -> Sums:
+    """Σ −(1 − ε) log p(label) − ε/V Σ_v log p(v), in nats, and the number of labels that `weights` keeps.
+
+    ε is label smoothing (Szegedy et al. 2016, §7). Accumulates in float32. Raises ValueError where
+    the labels or weights do not have the logits' leading axes.
+    """
+    require_shape("labels", labels, logits.shape[:-1], f"logits are {logits.shape}")
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    log_total = jax.nn.logsumexp(logits, axis=-1)
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    loss = log_total - (1 - label_smoothing) * chosen - label_smoothing * jnp.mean(logits, axis=-1)
+    if weights is None:
+        return Sums(jnp.sum(loss), jnp.asarray(loss.size, loss.dtype))
+    require_shape("weights", weights, labels.shape, f"labels are {labels.shape}")
+    return Sums(jnp.sum(jnp.where(weights, loss, 0)), jnp.sum(weights, dtype=loss.dtype))
+
+
+def squared_error(prediction: Float[Array, "..."], target: Float[Array, "..."]) -> Sums:
+    """Σ (prediction − target)² and the number of elements."""
+    require_shape("prediction", prediction, target.shape, f"target is {target.shape}")
+    return Sums(jnp.sum(jnp.square(prediction - target)), jnp.asarray(prediction.size, jnp.float32))

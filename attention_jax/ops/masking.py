@@ -1,0 +1,197 @@
+"""Masks: who may attend to whom, and the softmax that respects it.
+
+A mask is boolean, True = may attend, and broadcasts to the scores `[..., Q, K]`. It is either an
+array or a `MaskRule`, an elementwise rule over query and key indices, from which any block can be
+made without ever holding the whole. Every constructor here gives a rule; `materialize` the array.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from attention_jax.ops.shapes import align_ranks, require_broadcast
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=["rule", "num_queries", "num_keys"]
+)
+@dataclass(frozen=True)
+class MaskRule:
+    """`rule(query_index, key_index, *arrays)` → may attend, elementwise over broadcast integer indices.
+
+    `num_queries` is 1 where the rule is the same for every query.
+    """
+
+    rule: Callable
+    arrays: tuple
+    num_queries: int
+    num_keys: int
+
+    def block(self, query_index: Int[Array, " q"], key_index: Int[Array, " k"]) -> Bool[Array, "*batch q k"]:
+        """The mask of some queries and some keys alone."""
+        return self.rule(query_index[:, None], key_index[None, :], *self.arrays)
+
+
+Mask = MaskRule | Bool[Array, "*batch q k"]
+
+
+def valid_lens_mask(lengths: Int[Array, "*batch"], num_keys: int, *, per_query: bool = False) -> MaskRule:
+    """Attend to the first `lengths` keys: `[...] → [..., 1, K]`; per query, `[..., Q] → [..., Q, K]`."""
+    lengths = jnp.asarray(lengths)
+    if per_query:
+        return MaskRule(_within_query_length, (lengths,), lengths.shape[-1], num_keys)
+    return MaskRule(_within_length, (lengths,), 1, num_keys)
+
+
+def causal_mask(num_queries: int, num_keys: int, offset: int | Int[Array, "*batch"] = 0) -> MaskRule:
+    """Attend to keys at or before the query: k ≤ q + offset (`offset` = keys already in a cache)."""
+    return MaskRule(_causal, (jnp.asarray(offset),), num_queries, num_keys)
+
+
+def window_mask(
+    num_queries: int, num_keys: int, window: int | Int[Array, "*batch"], offset: int | Int[Array, "*batch"] = 0
+) -> MaskRule:
+    """Attend to keys at most `window` places away on either side: |q + offset − k| ≤ window."""
+    return MaskRule(_near, (jnp.asarray(window), jnp.asarray(offset)), num_queries, num_keys)
+
+
+def prefix_mask(
+    num_queries: int, num_keys: int, prefix: int | Int[Array, "*batch"], offset: int | Int[Array, "*batch"] = 0
+) -> MaskRule:
+    """Attend to the first `prefix` keys, and causally beyond them (prefix language model)."""
+    return MaskRule(_prefix, (jnp.asarray(prefix), jnp.asarray(offset)), num_queries, num_keys)
+
+
+def segment_mask(query_segments: Int[Array, "*batch q"], key_segments: Int[Array, "*batch k"]) -> MaskRule:
+    """Attend within one segment of a packed row: segment of q = segment of k."""
+    arrays = (jnp.asarray(query_segments), jnp.asarray(key_segments))
+    return MaskRule(_same_segment, arrays, arrays[0].shape[-1], arrays[1].shape[-1])
+
+
+def combine(*masks: Mask | None) -> Mask | None:
+    """The mask that every given mask allows, ranks aligned; a rule where all are rules, else an array."""
+    present = tuple(mask for mask in masks if mask is not None)
+    if len(present) < 2:
+        return present[0] if present else None
+    if all(isinstance(mask, MaskRule) for mask in present):
+        return _combine_rules(present)
+    return functools.reduce(jnp.logical_and, align_ranks(*(materialize(mask) for mask in present)))
+
+
+def materialize(mask: Mask) -> Bool[Array, "*batch q k"]:
+    """The mask as an array `[..., Q or 1, K]`. Raises TypeError for an array that is not boolean."""
+    if isinstance(mask, MaskRule):
+        return mask.block(jnp.arange(mask.num_queries), jnp.arange(mask.num_keys))
+    if mask.dtype != jnp.bool_:
+        raise TypeError(f"mask has dtype {mask.dtype}, needs bool: True = may attend.")
+    return mask
+
+
+def masked_softmax(
+    scores: Float[Array, "*batch q k"], mask: Mask | None = None
+) -> Float[Array, "*batch q k"]:
+    """Softmax over the keys that `mask` allows; a query that may attend to nothing gets zeros.
+
+    α_i = m_i exp(a_i) / Σ_j m_j exp(a_j), accumulated in float32. Gradients are finite for every mask.
+    """
+    scores_f32, allowed = _with_mask(scores, mask)
+    peak = jax.lax.stop_gradient(jnp.max(scores_f32, axis=-1, keepdims=True, where=allowed, initial=-jnp.inf))
+    peak = jnp.where(jnp.isfinite(peak), peak, 0)
+    weights = jnp.where(allowed, jnp.exp(jnp.where(allowed, scores_f32 - peak, 0)), 0)
+    return _divide(weights, jnp.sum(weights, axis=-1, keepdims=True)).astype(scores.dtype)
+
+
+def masked_normalize(
+    weights: Float[Array, "*batch q k"], mask: Mask | None = None, empty: str = "zeros"
+) -> Float[Array, "*batch q k"]:
+    """Non-negative weights divided by their sum over the keys that `mask` allows: w_i / Σ_j w_j.
+
+    A query whose weights are all zero gets `empty`: "zeros", or "mean", equal weights on its keys.
+    """
+    if empty not in ("zeros", "mean"):
+        raise ValueError(f"empty={empty!r}: choose 'zeros' or 'mean'.")
+    weights_f32, allowed = _with_mask(weights, mask)
+    weights_f32 = jnp.where(allowed, weights_f32, 0)
+    total = jnp.sum(weights_f32, axis=-1, keepdims=True)
+    if empty == "mean":
+        weights_f32 = jnp.where(total == 0, allowed.astype(weights_f32.dtype), weights_f32)
+        total = jnp.sum(weights_f32, axis=-1, keepdims=True)
+    return _divide(weights_f32, total).astype(weights.dtype)
+
+
+def _with_mask(scores: Array, mask: Mask | None) -> tuple[Array, Array]:
+    scores_f32 = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    if mask is None:
+        return scores_f32, jnp.ones((1,) * scores.ndim, bool)
+    allowed = materialize(mask)
+    require_broadcast("mask", allowed.shape, "scores", scores.shape)
+    return align_ranks(scores_f32, allowed)
+
+
+def _divide(weights: Array, total: Array) -> Array:
+    return weights / jnp.where(total == 0, 1, total)
+
+
+def _trailing(array: Array) -> Array:
+    return array[..., None, None]
+
+
+def _within_length(query_index, key_index, lengths):
+    del query_index
+    return _compare(jnp.less, key_index, _trailing(lengths))
+
+
+def _within_query_length(query_index, key_index, lengths):
+    return _compare(jnp.less, key_index, lengths[..., query_index])
+
+
+def _causal(query_index, key_index, offset):
+    return _compare(jnp.less_equal, key_index - query_index, _trailing(offset))
+
+
+def _near(query_index, key_index, window, offset):
+    distance, window = align_ranks(_compare(jnp.subtract, key_index - query_index, _trailing(offset)), _trailing(window))
+    return jnp.abs(distance) <= window
+
+
+def _prefix(query_index, key_index, prefix, offset):
+    within = jnp.broadcast_to(key_index, jnp.broadcast_shapes(query_index.shape, key_index.shape))
+    return _compare(jnp.logical_or, _within_length(query_index, within, prefix), _causal(query_index, key_index, offset))
+
+
+def _same_segment(query_index, key_index, query_segments, key_segments):
+    return query_segments[..., query_index] == key_segments[..., key_index]
+
+
+def _compare(operation: Callable, a: Array, b: Array) -> Array:
+    return operation(*align_ranks(a, b))
+
+
+@dataclass(frozen=True)
+class _All:
+    """The conjunction of rules, each with its own number of arrays; equal rules compare equal under jit."""
+
+    rules: tuple[Callable, ...]
+    counts: tuple[int, ...]
+
+    def __call__(self, query_index, key_index, *arrays):
+        remaining = iter(arrays)
+        parts = [
+            rule(query_index, key_index, *(next(remaining) for _ in range(count)))
+            for rule, count in zip(self.rules, self.counts, strict=True)
+        ]
+        return functools.reduce(jnp.logical_and, align_ranks(*parts))
+
+
+def _combine_rules(masks: tuple[MaskRule, ...]) -> MaskRule:
+    sizes = {mask.num_keys for mask in masks}
+    lengths = {mask.num_queries for mask in masks} - {1}
+    if len(sizes) > 1 or len(lengths) > 1:
+        shapes = ", ".join(f"[{mask.num_queries}, {mask.num_keys}]" for mask in masks)
+        raise ValueError(f"masks over different queries and keys do not combine: {shapes}.")
+    rule = _All(tuple(mask.rule for mask in masks), tuple(len(mask.arrays) for mask in masks))
+    return MaskRule(rule, sum((mask.arrays for mask in masks), ()), max(mask.num_queries for mask in masks), sizes.pop())

@@ -1,0 +1,87 @@
+"""Attention pooling: score, normalise, pool. The readable reference for every faster way."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention_jax.ops.dropout import Dropout, drop
+from attention_jax.ops.kernels import kernel_weights
+from attention_jax.ops.masking import Mask, masked_normalize, masked_softmax
+from attention_jax.ops.scoring import scaled_dot
+from attention_jax.ops.shapes import align_ranks, require_broadcast, require_same_size
+
+Values = Float[Array, "*batch q v"]
+Weights = Float[Array, "*batch q k"]
+
+NORMALIZERS: dict[str, Callable] = {"softmax": masked_softmax, "sum": masked_normalize}
+
+
+def attend(
+    query: Float[Array, "*#batch q dq"],
+    key: Float[Array, "*#batch k dk"],
+    value: Float[Array, "*#batch k v"],
+    *,
+    score: Callable = scaled_dot,
+    score_params: tuple = (),
+    mask: Mask | None = None,
+    bias: Float[Array, "*#batch #q #k"] | None = None,
+    normalize: str = "softmax",
+    dropout: Dropout | None = None,
+) -> Values:
+    """Σ_i α_i v_i with α = normalise(score(q, k) + bias) over the keys that `mask` allows.
+
+    Query `[..., Q, Dq]`, key `[..., K, Dk]`, value `[..., K, V]` → `[..., Q, V]` (Vaswani et al. 2017,
+    §3.2). `normalize` is "softmax", or "sum" for scores that are non-negative weights already.
+    Dropout acts on the weights. Raises ValueError where shapes do not fit.
+    """
+    return attend_with_weights(
+        query, key, value, score=score, score_params=score_params,
+        mask=mask, bias=bias, normalize=normalize, dropout=dropout,
+    )[0]  # fmt: skip
+
+
+def attend_with_weights(
+    query: Float[Array, "*#batch q dq"],
+    key: Float[Array, "*#batch k dk"],
+    value: Float[Array, "*#batch k v"],
+    *,
+    score: Callable = scaled_dot,
+    score_params: tuple = (),
+    mask: Mask | None = None,
+    bias: Float[Array, "*#batch #q #k"] | None = None,
+    normalize: str = "softmax",
+    dropout: Dropout | None = None,
+) -> tuple[Values, Weights]:
+    """`attend`, and the weights `[..., Q, K]` as they were before dropout."""
+    require_same_size(-2, key=key, value=value)
+    if normalize not in NORMALIZERS:
+        raise ValueError(f"normalize={normalize!r}: choose one of {', '.join(NORMALIZERS)}.")
+    scores = score(query, key, *score_params)
+    if bias is not None:
+        require_broadcast("bias", bias.shape, "scores", scores.shape)
+        scores = sum(align_ranks(scores, bias))
+    weights = NORMALIZERS[normalize](scores, mask)
+    return pool(drop(weights, dropout), value), weights
+
+
+def kernel_regression(
+    query: Float[Array, "*#batch q d"],
+    key: Float[Array, "*#batch k d"],
+    value: Float[Array, "*#batch k v"],
+    *,
+    kernel: str = "gaussian",
+    width: Float[Array, "..."] | float = 1.0,
+    mask: Mask | None = None,
+    empty: str = "mean",
+) -> Values:
+    """The Nadaraya–Watson estimate Σ_i v_i K(u_i) / Σ_j K(u_j), u_i = ‖q − k_i‖ / width."""
+    require_same_size(-2, key=key, value=value)
+    return pool(kernel_weights(query, key, kernel, width, mask, empty), value)
+
+
+def pool(weights: Weights, value: Float[Array, "*#batch k v"]) -> Values:
+    """Σ_i α_i v_i, accumulated in float32, in the values' dtype."""
+    accumulator = jnp.promote_types(value.dtype, jnp.float32)
+    pooled = jnp.einsum("...qk,...kv->...qv", weights.astype(value.dtype), value, preferred_element_type=accumulator)
+    return pooled.astype(value.dtype)

@@ -1,0 +1,157 @@
+"""Attention scores: how well a key answers a query.
+
+Every score maps a query `[..., Q, Dq]` and a key `[..., K, Dk]` to `[..., Q, K]`. Parameters are
+arguments, in the formula's order, and multiply from the right. Products accumulate in float32, and
+scores of bfloat16 inputs are returned in float32: the softmax that follows needs the digits.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention_jax.ops.shapes import require_batch, require_same_size, require_shape
+
+Query = Float[Array, "*#batch q d"]
+Key = Float[Array, "*#batch k d"]
+Scores = Float[Array, "*batch q k"]
+Scalar = Float[Array, ""] | float
+
+
+def dot(query: Query, key: Key) -> Scores:
+    """qᵀk (Luong et al. 2015, §3.1, "dot"). Raises ValueError where the feature sizes differ."""
+    require_batch(query=query, key=key)
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(
+            f"query {query.shape} has {query.shape[-1]} features and key {key.shape} has {key.shape[-1]}: "
+            "this score needs equal sizes; `bilinear`, `additive` and `concat` do not."
+        )
+    return jnp.einsum("...qd,...kd->...qk", query, key, preferred_element_type=_accumulator(query, key))
+
+
+def scaled_dot(query: Query, key: Key) -> Scores:
+    """qᵀk / √d (Vaswani et al. 2017, eq. 1): unit variance for independent unit-variance features."""
+    return dot(query, key) / math.sqrt(query.shape[-1])
+
+
+def bilinear(
+    query: Float[Array, "*#batch q dq"], key: Float[Array, "*#batch k dk"], matrix: Float[Array, "dq dk"]
+) -> Scores:
+    """qᵀ M k (Luong et al. 2015, §3.1, "general"); q and k may differ in size."""
+    require_shape("matrix", matrix, (query.shape[-1], key.shape[-1]), _sizes(query, key))
+    return dot(_project(query, matrix), key)
+
+
+def additive(
+    query: Float[Array, "*#batch q dq"],
+    key: Float[Array, "*#batch k dk"],
+    w_q: Float[Array, "dq h"],
+    w_k: Float[Array, "dk h"],
+    w_v: Float[Array, " h"],
+) -> Scores:
+    """w_vᵀ tanh(W_q q + W_k k), without bias (Bahdanau et al. 2015, A.1.2). Memory is [..., Q, K, H]."""
+    hidden = w_v.shape[-1]
+    require_shape("w_q", w_q, (query.shape[-1], hidden), _sizes(query, w_v=w_v))
+    require_shape("w_k", w_k, (key.shape[-1], hidden), _sizes(key=key, w_v=w_v))
+    return additive_projected(_project(query, w_q), _project(key, w_k), w_v)
+
+
+def additive_projected(
+    query: Float[Array, "*#batch q h"], key: Float[Array, "*#batch k h"], w_v: Float[Array, " h"]
+) -> Scores:
+    """w_vᵀ tanh(q + k) of a query and a key already projected: a decoder projects its memory once."""
+    require_batch(query=query, key=key)
+    require_same_size(-1, query=query, key=key)
+    require_shape("w_v", w_v, (query.shape[-1],), _sizes(query, key))
+    hidden_QxKxH = jnp.tanh(query[..., :, None, :] + key[..., None, :, :])
+    return jnp.einsum("...h,h->...", hidden_QxKxH, w_v, preferred_element_type=_accumulator(query, key))
+
+
+def concat(
+    query: Float[Array, "*#batch q dq"],
+    key: Float[Array, "*#batch k dk"],
+    w: Float[Array, "dq+dk h"],
+    w_v: Float[Array, " h"],
+) -> Scores:
+    """w_vᵀ tanh(W [q; k]) (Luong et al. 2015, §3.1, "concat"): `additive` with W split between q and k."""
+    size = query.shape[-1]
+    require_shape("w", w, (size + key.shape[-1], w_v.shape[-1]), _sizes(query, key))
+    return additive(query, key, w[:size], w[size:], w_v)
+
+
+def gaussian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
+    """−‖q − k‖² / 2σ², without ever forming q − k; softmax over it is Nadaraya–Watson regression.
+
+    ‖q − k‖² = ‖q‖² − 2 qᵀk + ‖k‖², after both are moved to the keys' mean, which leaves the
+    differences as they are and keeps the sum from cancelling far from the origin.
+    """
+    center = jnp.mean(key, axis=-2, keepdims=True)
+    query, key = query - center, key - center
+    squared = _norm2(query)[..., :, None] - 2 * dot(query, key) + _norm2(key)[..., None, :]
+    return -squared / (2 * width**2)
+
+
+def cosine(query: Query, key: Key, temperature: Scalar = 1.0) -> Scores:
+    """qᵀk / (‖q‖ ‖k‖ τ) (Graves et al. 2014, eq. 6); zero, with zero gradients, at a zero vector."""
+    return dot(_unit(query), _unit(key)) / temperature
+
+
+class Score(NamedTuple):
+    """A score and the shapes of its parameters, (query size, key size, hidden size) → {name: shape}."""
+
+    apply: Callable
+    shapes: Callable[[int, int, int], dict[str, tuple[int, ...]]] = lambda query, key, hidden: {}
+
+    def init_with(self, param: Callable, query_size: int, key_size: int, hidden: int = 0, dtype=jnp.float32) -> tuple:
+        """The parameters in the formula's order, made by `param(name, initializer, shape, dtype)`."""
+        shapes = self.shapes(query_size, key_size, hidden)
+        return tuple(param(name, _glorot, shape, dtype) for name, shape in shapes.items())
+
+    def init(self, key: Array, query_size: int, key_size: int, hidden: int = 0, dtype=jnp.float32) -> tuple:
+        """Fresh parameters from a random key, in the formula's order."""
+        keys = iter(jax.random.split(key, 4))
+        return self.init_with(lambda name, make, *args: make(next(keys), *args), query_size, key_size, hidden, dtype)
+
+
+SCORES: dict[str, Score] = {
+    "dot": Score(dot),
+    "scaled_dot": Score(scaled_dot),
+    "bilinear": Score(bilinear, lambda q, k, h: {"matrix": (q, k)}),
+    "additive": Score(additive, lambda q, k, h: {"w_q": (q, h), "w_k": (k, h), "w_v": (h,)}),
+    "concat": Score(concat, lambda q, k, h: {"w": (q + k, h), "w_v": (h,)}),
+    "gaussian": Score(gaussian),
+    "cosine": Score(cosine),
+}
+
+
+def _project(x: Array, matrix: Array) -> Array:
+    return jnp.einsum("...d,dh->...h", x, matrix)
+
+
+def _norm2(x: Array) -> Array:
+    return jnp.sum(jnp.square(x), axis=-1, dtype=_accumulator(x))
+
+
+def _unit(x: Array) -> Array:
+    squared = _norm2(x)[..., None]
+    is_zero = squared == 0
+    inverse = jnp.where(is_zero, 0, jax.lax.rsqrt(jnp.where(is_zero, 1, squared)))
+    return x * inverse.astype(x.dtype)
+
+
+def _accumulator(*arrays: Array):
+    return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
+
+
+def _sizes(query: Array | None = None, key: Array | None = None, **others: Array) -> str:
+    arrays = {"query": query, "key": key, **others}
+    return ", ".join(f"{name} is {a.shape}" for name, a in arrays.items() if a is not None)
+
+
+def _glorot(key: Array, shape: tuple[int, ...], dtype=jnp.float32) -> Array:
+    """Uniform in ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010, eq. 16); a vector maps to one output."""
+    limit = math.sqrt(6 / (sum(shape) if len(shape) > 1 else shape[0] + 1))
+    return jax.random.uniform(key, shape, dtype, -limit, limit)

@@ -1,0 +1,74 @@
+"""The report: one self-contained HTML page. Everything a run wrote is escaped."""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from attention_jax.reports.figures import Figure
+
+
+class Table(NamedTuple):
+    """A table with a heading for each column."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+TEMPLATE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title>
+<style>
+  body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+  h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+  figure { margin: 1rem 0; } img { max-width: 100%; } figcaption { color: #555; }
+  .scroll { overflow-x: auto; }
+  table { border-collapse: collapse; } th, td { padding: .2rem .8rem; border-bottom: 1px solid #ddd; text-align: left; }
+  td.number { text-align: right; font-variant-numeric: tabular-nums; }
+  pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; }
+</style>
+</head>
+<body>
+<h1>{{ title }}</h1>
+{% for table in tables %}
+<h2>{{ table.title }}</h2>
+<div class="scroll"><table>
+<thead><tr>{% for name in table.columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in table.rows %}<tr>{% for cell in row %}{% if cell is number %}<td class="number">{{ show(cell) }}</td>
+{%- else %}<td>{{ cell }}</td>{% endif %}{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+{% endfor %}
+<h2>Figures</h2>
+{% for figure in figures %}
+<figure><img alt="{{ figure.caption }}" src="data:image/png;base64,{{ encode(figure.path) }}">
+<figcaption>{{ figure.caption }}</figcaption></figure>
+{% endfor %}
+<h2>Config</h2>
+<pre>{{ config }}</pre>
+</body>
+</html>
+"""
+
+
+def render(title: str, tables: Sequence[Table], figures: Sequence[Figure], config: str) -> str:
+    """The page as text, pictures inside it."""
+    from jinja2 import Environment
+
+    template = Environment(autoescape=True).from_string(TEMPLATE)
+    return template.render(
+        title=title, tables=tables, figures=figures, config=config, encode=_base64, show=show_number
+    )
+
+
+def show_number(value: float) -> str:
+    """Four significant digits, integers whole."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _base64(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode("ascii")

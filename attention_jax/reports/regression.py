@@ -1,0 +1,60 @@
+"""Figures of kernel regression: fits on the line and in the plane, and the kernels themselves."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from attention_jax.reports.figures import Figure, new_figure, save
+
+CLASS_COLOURS = np.array([[0.80, 0.25, 0.20], [0.20, 0.55, 0.30], [0.20, 0.35, 0.75]])
+
+
+def kernel_shapes(kernels: Mapping[str, Callable], path: Path) -> Figure:
+    """Each kernel's weight against the scaled distance u."""
+    u = np.linspace(-3, 3, 601, dtype=np.float32)
+    figure, axes = new_figure(1, len(kernels), 2.4, 2.2, sharey=True)
+    for axis, (name, kernel) in zip(axes[0], kernels.items(), strict=True):
+        axis.plot(u, np.asarray(kernel(u)))
+        axis.set_title(name, fontsize=9)
+        axis.set_xlabel("u = ‖q − k‖ / width")
+    axes[0, 0].set_ylabel("weight")
+    return save(figure, path, "The kernels: the weight of a neighbour at scaled distance u.")
+
+
+def fits(
+    estimates: Float[np.ndarray, "rows cols q v"],
+    titles: list[list[str]],
+    x: Float[np.ndarray, "n d"],
+    y: Float[np.ndarray, "n v"],
+    queries: Float[np.ndarray, "q d"],
+    truth: Float[np.ndarray, "q v"],
+    path: Path,
+) -> Figure:
+    """Data, truth and estimate for every panel; in the plane, class probabilities mixed as colours."""
+    rows, cols = estimates.shape[:2]
+    figure, axes = new_figure(rows, cols, 2.6, 2.1, sharex=True, sharey=True)
+    draw = _draw_line if x.shape[-1] == 1 else _draw_plane
+    for row in range(rows):
+        for col in range(cols):
+            draw(axes[row, col], x, y, queries, truth, estimates[row, col])
+            axes[row, col].set_title(titles[row][col], fontsize=9)
+    if x.shape[-1] == 1:
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+        return save(figure, path, "Data, the noiseless truth and the estimate, by kernel (rows) and width (columns).")
+    return save(figure, path, "Estimated class probabilities, mixed as colours, by kernel (rows) and width (columns).")
+
+
+def _draw_line(axis, x, y, queries, truth, estimate):
+    axis.plot(x[:, 0], y[:, 0], "o", markersize=3, alpha=0.5, color="tab:orange", label="data")
+    axis.plot(queries[:, 0], truth[:, 0], color="tab:blue", label="truth")
+    axis.plot(queries[:, 0], estimate[:, 0], "--", color="tab:red", label="estimate")
+
+
+def _draw_plane(axis, x, y, queries, truth, estimate):
+    side = round(len(queries) ** 0.5)
+    low, high = queries.min(), queries.max()
+    mixed = (estimate @ CLASS_COLOURS).reshape(side, side, 3)
+    axis.imshow(0.4 + 0.6 * mixed, origin="lower", extent=(low, high, low, high), aspect="auto")
+    axis.scatter(*x.T, c=CLASS_COLOURS[y.argmax(-1)], s=10, edgecolors="white", linewidths=0.4)

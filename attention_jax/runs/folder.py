@@ -1,0 +1,210 @@
+"""A run's folder: its lock, its resolved config, its metrics and its result."""
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+
+Differences = dict[str, tuple[Any, Any]]
+
+
+class Run:
+    """An open run folder. `seconds()` counts the wall time of this and of earlier, interrupted processes."""
+
+    def __init__(self, path: Path, started: float):
+        self.path = path
+        self._started = started
+        self._earlier = 0.0
+        self._events: dict[int, Any] = {}
+
+    def seconds(self) -> float:
+        """Wall time spent on this run so far."""
+        return self._earlier + time.perf_counter() - self._started
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def subfolder(self, name: str) -> Path:
+        """A folder inside the run, made when first asked for."""
+        folder = self.path / name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def rewind(self, step: int) -> None:
+        """Drop the metrics past a restored step, which the resumed run writes again."""
+        kept = [line for line in self.metrics() if line["step"] <= step]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        write_whole(self.path / "metrics.jsonl", text)
+        self._earlier = max((line["seconds"] for line in kept), default=0.0)
+
+    def metrics(self) -> list[dict]:
+        """Every line of metrics.jsonl; a last line cut short by a kill is left out."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def log(self, step: int, seed: int, values: dict[str, float]) -> None:
+        """Append one line for one seed to metrics.jsonl and to its TensorBoard events."""
+        line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **values}
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        for name, value in values.items():
+            self._writer(seed).add_scalar(name.replace(".", "/"), value, step)
+
+    def has_progress(self) -> bool:
+        """Whether anything was trained here that is worth keeping."""
+        return self.checkpoints.exists() or bool(self.metrics())
+
+    def result(self) -> dict | None:
+        """The finished run's result, or None."""
+        path = self.path / "result.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def close(self) -> None:
+        """Flush the TensorBoard events."""
+        for writer in self._events.values():
+            writer.close()
+
+    def _writer(self, seed: int) -> Any:
+        from tensorboardX import SummaryWriter
+
+        if seed not in self._events:
+            self._events[seed] = SummaryWriter(str(self.path / "tensorboard" / f"seed_{seed}"))
+        return self._events[seed]
+
+
+@contextlib.contextmanager
+def open_run(path: Path, config: ConfigDict, started: float) -> Iterator[Run]:
+    """Lock the folder, refuse another config's, write config.json, and close it in the end.
+
+    Raises UserError where another process uses the folder or where it holds another config's run.
+    """
+    is_new = not path.exists()
+    with _lock(path):
+        stored = read_config(path)
+        if stored is None and any(child.name != ".lock" for child in path.iterdir()):
+            raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
+        if stored is not None:
+            _refuse_other(path, stored, config)
+        run = Run(path, started)
+        try:
+            write_whole(path / "config.json", to_json(config))
+            yield run
+        except UserError:
+            if stored is None and not run.has_progress():
+                _empty(path, remove=is_new)
+            raise
+        finally:
+            run.close()
+
+
+def read_config(path: Path) -> ConfigDict | None:
+    """The config a run was started with, or None where there is no run."""
+    file = path / "config.json"
+    if not file.exists():
+        return None
+    try:
+        return ConfigDict(_tuples(json.loads(file.read_text(encoding="utf-8"))))
+    except ValueError as error:
+        raise UserError(f"{file}: not a config ({error}). Delete the folder or choose another --workdir.") from None
+
+
+def to_json(config: ConfigDict) -> str:
+    """The resolved config as JSON, keys in the config's order."""
+    return json.dumps(config.to_dict(), indent=2) + "\n"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write aside, then rename: the file is there whole or not at all."""
+    aside = path.with_name(path.name + ".partial")
+    try:
+        with open(aside, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_result(path: Path, result: dict) -> None:
+    """Write result.json, the last thing that a run writes; what is not finite becomes null."""
+    write_whole(path / "result.json", json.dumps(_finite(result), indent=2, allow_nan=False) + "\n")
+
+
+def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} → {"a.b": 1}."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat.update(flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return flat
+
+
+def _refuse_other(path: Path, stored: ConfigDict, config: ConfigDict) -> None:
+    changed = _differences(stored, config)
+    before, now = changed.get("train.steps", (0, 0))
+    if now > before:
+        del changed["train.steps"]
+    if changed:
+        shown = "; ".join(f"{key}: {old!r} there, {new!r} now" for key, (old, new) in changed.items())
+        raise UserError(f"{path}: holds a run of another config ({shown}). Choose another --workdir.")
+
+
+def _differences(stored: ConfigDict, config: ConfigDict) -> Differences:
+    old, new = (flatten(json.loads(to_json(c))) for c in (stored, config))
+    keys = [*old, *(key for key in new if key not in old)]
+    return {k: (old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _empty(path: Path, remove: bool) -> None:
+    for child in path.iterdir():
+        shutil.rmtree(child) if child.is_dir() else child.unlink()
+    if remove:
+        path.rmdir()
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold the folder for this process; the kernel lets go when the process ends, however it ends."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"{path}: not a folder: choose another --workdir.") from None
+    with open(path / ".lock", "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = (path / ".lock").read_text(encoding="utf-8")
+            raise UserError(f"{path}: in use by process {owner}. Wait for it, or choose another --workdir.") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,27 @@
+"""Ctrl-C and SIGTERM ask a run to stop at the next safe place; a second Ctrl-C stops at once."""
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, has saved, and can go on."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Within it, the yielded function tells whether a stop was asked for."""
+    asked = []
+
+    def ask(number, frame):
+        del frame
+        asked.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,124 @@
+"""The modes of the launcher, written once: an experiment supplies functions, a mode calls them."""
+
+import platform
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.reports.figures import Figure
+from attention_jax.reports.page import Table, render, show_number
+from attention_jax.runs.folder import Run, flatten, open_run, to_json, write_result, write_whole
+from attention_jax.training.cost import cost
+
+
+class Description(NamedTuple):
+    """A config's parameters (shapes), one training step, and the shapes it is called with."""
+
+    parameters: Any
+    step: Callable
+    arguments: tuple
+
+
+class Experiment(NamedTuple):
+    """What an experiment supplies; everything else is written once, here and in `training`."""
+
+    train: Callable[[ConfigDict, Run], dict]  # trains or resumes → metrics, nested
+    evaluate: Callable[[ConfigDict, Run], dict]  # the metrics of a trained run
+    describe: Callable[[ConfigDict], Description]
+    figures: Callable[[ConfigDict, Run], list[Figure]]
+    tables: Callable[[ConfigDict, Run, dict], list[Table]]
+
+
+def train(experiment: Experiment, config: ConfigDict, workdir: Path, started: float) -> None:
+    """Start, resume or go on with a run, then write its figures, report and result."""
+    with open_run(workdir, config, started) as run:
+        result = run.result()
+        if result is None:
+            metrics = experiment.train(config, run)
+            result = {"status": "finished", "experiment": config.experiment, "seeds": list(config.seeds), **metrics}
+            _write_report(experiment, config, run, result)
+            result |= {"seconds": round(run.seconds(), 2), "device": _device(), "versions": _versions()}
+            write_result(run.path, result)
+        _print_result(experiment, run, result)
+
+
+def evaluate(experiment: Experiment, config: ConfigDict, workdir: Path, started: float) -> None:
+    """Measure a trained run again, from its best checkpoint."""
+    _require_run(workdir)
+    with open_run(workdir, config, started) as run:
+        for name, value in flatten(experiment.evaluate(config, run)).items():
+            print(f"{name}\t{value}")
+
+
+def report(experiment: Experiment, config: ConfigDict, workdir: Path, started: float) -> None:
+    """Draw a finished run's figures and write its page again."""
+    _require_run(workdir)
+    with open_run(workdir, config, started) as run:
+        result = run.result()
+        if result is None:
+            raise UserError(f"{workdir}: not finished, nothing to report. Run --mode=train --workdir={workdir} first.")
+        _write_report(experiment, config, run, result)
+        print(run.path / "report.html")
+
+
+def describe(experiment: Experiment, config: ConfigDict, workdir: Path, started: float) -> None:
+    """Parameters, memory and FLOPs of one training step, without data or training."""
+    from tabulate import tabulate
+
+    del workdir, started
+    description = experiment.describe(config)
+    leaves = jax.tree_util.tree_leaves_with_path(description.parameters)
+    rows = [(_name(path), "×".join(map(str, leaf.shape)), leaf.dtype, leaf.size) for path, leaf in leaves]
+    print(tabulate(rows, headers=("parameter", "shape", "dtype", "size"), intfmt=",", tablefmt="presto"))
+    spent = cost(description.step, *description.arguments)
+    print(f"\nparameters        {sum(leaf.size for _, leaf in leaves):,}")
+    print(f"memory a step     {spent.bytes / 2**20:,.1f} MiB")
+    print(f"FLOPs a step      {spent.flops:,.0f}")
+
+
+MODES: dict[str, Callable[[Experiment, ConfigDict, Path, float], None]] = {
+    "train": train,
+    "evaluate": evaluate,
+    "report": report,
+    "describe": describe,
+}
+
+
+def _write_report(experiment: Experiment, config: ConfigDict, run: Run, result: dict) -> None:
+    tables = experiment.tables(config, run, result)
+    figures = experiment.figures(config, run)
+    write_whole(run.path / "report.html", render(run.path.name, tables, figures, to_json(config)))
+
+
+def _print_result(experiment: Experiment, run: Run, result: dict) -> None:
+    numbers = {name: value for name, value in flatten(result).items() if isinstance(value, (int, float))}
+    width = max(map(len, numbers))
+    for name, value in numbers.items():
+        print(f"{name:<{width}}  {show_number(value)}")
+    print()
+    for path in (*sorted((run.path / "figures").glob("*.png")), run.path / "report.html", run.path / "result.json"):
+        print(path)
+
+
+def _require_run(workdir: Path) -> None:
+    if not (workdir / "config.json").exists():
+        raise UserError(f"{workdir}: no run here. Start one with --mode=train --config=… --workdir={workdir}.")
+
+
+def _name(path: tuple) -> str:
+    return "/".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path)
+
+
+def _device() -> str:
+    device = jax.devices()[0]
+    return f"{jax.device_count()} × {device.device_kind} ({device.platform})"
+
+
+def _versions() -> dict[str, str]:
+    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sacrebleu")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}

@@ -1,0 +1,62 @@
+"""What a program costs: FLOPs counted in its jaxpr, loop bodies as often as they run, and memory.
+
+The compiler's own cost analysis counts the body of a loop once. Here a `scan` counts its length
+times. FLOPs are those of matrix products, 2 a multiply-add; elementwise work is not counted.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend import core
+
+
+class Cost(NamedTuple):
+    """FLOPs of one call and the bytes that the compiled program needs at once."""
+
+    flops: float
+    bytes: int
+
+
+def cost(program: Callable, *arguments: Any) -> Cost:
+    """The cost of `program(*arguments)`; arguments may be `jax.ShapeDtypeStruct`s."""
+    memory = jax.jit(program).lower(*arguments).compile().memory_analysis()
+    parts = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
+    used = sum(getattr(memory, part, 0) for part in parts) - getattr(memory, "alias_size_in_bytes", 0)
+    return Cost(flops(program, *arguments), used)
+
+
+def flops(program: Callable, *arguments: Any) -> float:
+    """Matrix-product FLOPs of `program(*arguments)`. A `while` of unknown length counts one pass."""
+    return _count(jax.make_jaxpr(program)(*arguments).jaxpr)
+
+
+def _count(jaxpr: core.Jaxpr) -> float:
+    return sum(_count_equation(equation) for equation in jaxpr.eqns)
+
+
+def _count_equation(equation: core.JaxprEqn) -> float:
+    if equation.primitive.name == "dot_general":
+        return _dot_general(equation)
+    inner = [_count(jaxpr) for jaxpr in _inner(equation.params)]
+    if equation.primitive.name == "cond":
+        return max(inner)
+    return sum(inner) * equation.params.get("length", 1) if equation.primitive.name == "scan" else sum(inner)
+
+
+def _dot_general(equation: core.JaxprEqn) -> float:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    left = equation.invars[0].aval.shape
+    return 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+
+
+def _inner(params: dict) -> list[core.Jaxpr]:
+    found = []
+    for value in params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, core.ClosedJaxpr):
+                found.append(item.jaxpr)
+            elif isinstance(item, core.Jaxpr):
+                found.append(item)
+    return found

@@ -1,0 +1,44 @@
+"""Kernel regression: which kernel, which width, learned or not, over many draws of the data.
+
+    python launch.py --config=configs/kernel_regression.py
+    python launch.py --config=configs/kernel_regression.py:blobs --config.data.noise=1.2
+
+Variants: sine_power (default), sine_linear, blobs.
+"""
+
+from ml_collections import ConfigDict
+
+DATA = {
+    "sine_power": {"name": "sine_power", "n": 50, "noise": 0.5},
+    "sine_linear": {"name": "sine_linear", "n": 40, "noise": 1.0},
+    "blobs": {"name": "blobs", "n": 60, "noise": 0.9},
+}
+
+
+def get_config(variant="sine_power"):
+    if variant not in DATA:
+        raise ValueError(f"no variant {variant!r}: choose one of {', '.join(DATA)}")
+    return ConfigDict(
+        {
+            "experiment": "kernel_regression",
+            "seeds": (0,),
+            "data": DATA[variant],
+            "draws": 2000,
+            # Any KERNEL_WIDTH is an estimator: boxcar_0.5, constant_1, epanechnikov_0.2, …
+            "estimators": (
+                "average",
+                "gaussian_0.1",
+                "gaussian_0.2",
+                "gaussian_0.5",
+                "gaussian_1",
+                "boxcar_1",
+                "triangular_1",
+                "epanechnikov_1",
+                "silverman",
+                "learned",
+                "learned_leaky",
+            ),
+            "learned": {"steps": 100, "learning_rate": 0.1},
+            "precision": {"matmul": "highest"},
+        }
+    )

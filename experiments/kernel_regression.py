@@ -1,0 +1,148 @@
+"""Kernel regression: every estimator on thousands of independent draws of the data, in one program."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention_jax.data.regression import PROBLEMS, Problem, Sample
+from attention_jax.errors import UserError
+from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.models.kernel_regression import Estimator, estimator, learned_width, width_loss
+from attention_jax.ops.kernels import KERNELS
+from attention_jax.reports.figures import Figure, curves, heatmaps
+from attention_jax.reports.page import Table
+from attention_jax.reports.regression import fits, kernel_shapes
+from attention_jax.runs.folder import Run
+from attention_jax.runs.modes import Description, Experiment
+
+FIGURE_WIDTHS = (0.1, 0.2, 0.5, 1.0)
+
+
+def problem_of(config: ConfigDict) -> Problem:
+    """The data set that `config.data` names."""
+    kwargs = config.data.to_dict()
+    name = kwargs.pop("name")
+    if name not in PROBLEMS:
+        raise UserError(f"config.data.name={name!r}: choose one of {', '.join(PROBLEMS)}.")
+    return PROBLEMS[name](**kwargs)
+
+
+def estimators_of(config: ConfigDict) -> dict[str, Estimator]:
+    """The estimators that `config.estimators` names."""
+    try:
+        return {name: estimator(name, **config.learned) for name in config.estimators}
+    except ValueError as error:
+        raise UserError(f"config.estimators: {error}") from None
+
+
+def samples(config: ConfigDict) -> Sample:
+    """`config.draws` independent draws for every seed, along the first axis."""
+    keys = jnp.concatenate([jax.random.split(jax.random.key(seed), config.draws) for seed in config.seeds])
+    return jax.jit(jax.vmap(problem_of(config).draw))(keys)
+
+
+def squared_errors(config: ConfigDict) -> dict[str, np.ndarray]:
+    """Each estimator's mean squared error against the noiseless truth on every draw, `[draws]`."""
+    return jax.device_get(_program(config)(samples(config)))
+
+
+def evaluate(config: ConfigDict, run: Run) -> dict:
+    """Mean, standard deviation and 95% interval of each estimator's error."""
+    del run
+    return {"estimators": {name: _summary(errors) for name, errors in squared_errors(config).items()}}
+
+
+def describe(config: ConfigDict) -> Description:
+    """The learned widths are the only parameters."""
+    shapes = jax.eval_shape(lambda: samples(config))
+    dimensions = problem_of(config).queries.shape[-1]
+    learned = {name: jax.ShapeDtypeStruct((dimensions,), jnp.float32) for name in config.estimators if "learned" in name}
+    return Description({"log_width": learned}, _program(config), (shapes,))
+
+
+def figures(config: ConfigDict, run: Run) -> list[Figure]:
+    """Fits, weights, kernel shapes, and the learned width on its loss, all of the first draw."""
+    folder = run.subfolder("figures")
+    problem, sample = problem_of(config), jax.tree.map(lambda a: a[0], samples(config))
+    estimates, weights, titles = _panels(problem, sample)
+    return [
+        fits(estimates, titles, *map(np.asarray, (*sample, problem.queries, problem.truth)), folder / "fits.png"),
+        heatmaps(
+            weights,
+            folder / "weights.png",
+            "Weights of each query on the sample, by kernel (rows) and width (columns).",
+            titles=titles,
+            xlabel="sample",
+        ),
+        kernel_shapes({name: kernel.apply for name, kernel in KERNELS.items()}, folder / "kernels.png"),
+        _learned_figure(config, sample, folder / "learned_width.png"),
+    ]
+
+
+def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
+    """Errors by estimator, best first."""
+    del config, run
+    rows = sorted(result["estimators"].items(), key=lambda item: item[1]["mse_mean"])
+    return [
+        Table(
+            "Mean squared error against the noiseless truth",
+            ("estimator", "mean", "standard deviation", "95% from", "to"),
+            [(name, row["mse_mean"], row["mse_std"], *row["mse_ci95"]) for name, row in rows],
+        )
+    ]
+
+
+def _program(config: ConfigDict):
+    problem, estimators = problem_of(config), estimators_of(config)
+
+    def errors(sample: Sample) -> dict[str, jax.Array]:
+        return {
+            name: jnp.mean(jnp.square(estimate(*sample, problem.queries) - problem.truth))
+            for name, estimate in estimators.items()
+        }
+
+    return jax.jit(jax.vmap(errors))
+
+
+def _summary(errors: np.ndarray) -> dict:
+    mean, low, high = mean_interval(errors)
+    return {"mse_mean": mean, "mse_std": float(np.std(errors, ddof=1, dtype=np.float64)), "mse_ci95": [low, high]}
+
+
+def _panels(problem: Problem, sample: Sample) -> tuple[np.ndarray, np.ndarray, list[list[str]]]:
+    names = [[f"{kernel}_{width:g}" for width in FIGURE_WIDTHS] for kernel in KERNELS]
+    grid = [[estimator(name, steps=0, learning_rate=0) for name in row] for row in names]
+    ask = functools.partial(_ask, sample=sample, problem=problem)
+    estimates = np.stack([[ask(e) for e in row] for row in grid])
+    weights = np.stack([[np.asarray(e.weights(*sample, problem.queries)) for e in row] for row in grid])
+    return estimates, weights, [[name.replace("_", ", width ") for name in row] for row in names]
+
+
+def _ask(estimate: Estimator, sample: Sample, problem: Problem) -> np.ndarray:
+    return np.asarray(estimate(*sample, problem.queries))
+
+
+def _learned_figure(config: ConfigDict, sample: Sample, path) -> Figure:
+    widths = jnp.geomspace(0.01, 3, 120)
+    series, marks = {}, {}
+    for name, leave_one_out in (("own pair left out", True), ("own pair kept (leaks)", False)):
+        keep = ~jnp.eye(len(sample.x), dtype=bool) if leave_one_out else None
+        loss = jax.vmap(lambda w, keep=keep: width_loss(jnp.full(sample.x.shape[-1], jnp.log(w)), *sample, keep))
+        learned, losses = learned_width(*sample, leave_one_out, **config.learned)
+        series[name] = (np.asarray(widths), np.asarray(loss(widths)))
+        marks[f"learned, {name}"] = (float(jnp.exp(jnp.mean(jnp.log(learned)))), float(losses[-1]))
+    return curves(
+        series,
+        path,
+        "Training loss against the width, and the widths that gradient descent found from width 1.",
+        xlabel="width",
+        ylabel="mean squared error",
+        log_x=True,
+        marks=marks,
+    )
+
+
+EXPERIMENT = Experiment(train=evaluate, evaluate=evaluate, describe=describe, figures=figures, tables=tables)

@@ -1,0 +1,98 @@
+"""Train, evaluate, report on or describe an experiment.
+
+    python launch.py --config=configs/kernel_regression.py
+    python launch.py --config=configs/nmt.py:bahdanau,tatoeba --config.data.path=PATH/fra.txt --workdir=runs/mine
+    python launch.py --workdir=runs/mine --mode=report
+
+Any value of the config can be overridden: --config.optimizer.learning_rate=1e-3. The same command
+started again resumes an unfinished run.
+"""
+
+import time
+
+STARTED = time.perf_counter()
+
+import errno  # noqa: E402
+import re  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+from typing import NoReturn  # noqa: E402
+
+from absl import app, flags  # noqa: E402
+from ml_collections import config_flags  # noqa: E402
+
+import experiments  # noqa: E402
+from attention_jax.errors import UserError  # noqa: E402
+from attention_jax.runs.folder import read_config  # noqa: E402
+from attention_jax.runs.interrupt import Interrupted  # noqa: E402
+from attention_jax.runs.machine import profiled, set_up  # noqa: E402
+from attention_jax.runs.modes import MODES  # noqa: E402
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: FILE.py or FILE.py:VARIANT.")
+MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do; train starts a run or resumes it.")
+WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder. Default: runs/ and the config's name.")
+PROFILE = flags.DEFINE_bool("profile", False, "Write a trace of a few training steps to the run's profile/.")
+DEBUG_NANS = flags.DEFINE_bool("debug_nans", False, "Stop with a traceback where a NaN first appears (slow).")
+flags.FLAGS.set_default("verbosity", -1)  # warnings and errors; --verbosity=0 shows what libraries say
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise UserError(f"{argv[1]}: not a flag; flags begin with --.")
+    workdir = Path(WORKDIR.value or _default_workdir())
+    config = CONFIG.value if CONFIG.value is not None else read_config(workdir)
+    if config is None:
+        raise UserError(f"{workdir}: no run here. Name an experiment with --config=configs/…")
+    set_up(config.precision, debug_nans=DEBUG_NANS.value)
+    with profiled(workdir / "profile" if PROFILE.value else None):
+        MODES[MODE.value](experiments.load(config.experiment), config, workdir, STARTED)
+
+
+def parse(argv: list[str]) -> list[str]:
+    """The flags; a config that cannot be read or overridden is refused in one line."""
+    try:
+        return flags.FLAGS(argv)
+    except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        fail(_one_line(error))
+
+
+def fail(message: str) -> NoReturn:
+    """Say what is wrong on standard error and end with status 1."""
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
+def guarded(argv: list[str]) -> None:
+    """`main`, with what the user can mend told in one line."""
+    try:
+        main(argv)
+    except Interrupted as stop:
+        print(f"\n{stop}", file=sys.stderr)
+        sys.exit(130)
+    except UserError as error:
+        fail(str(error))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        fail(f"disk full at {error.filename or 'the workdir'}: free some space and run the same command again.")
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+    unknown = re.search(r"'(.*)'\s*(Did you mean .*)?", text)
+    if isinstance(error, (KeyError, AttributeError)) and unknown:
+        return f"the config has no key {unknown[1]!r}. {unknown[2] or ''}".rstrip()
+    raised = re.findall(r"^\s*\w+Error: (.*)$", text, flags=re.MULTILINE)
+    return raised[-1] if raised else text.strip().splitlines()[0]
+
+
+def _default_workdir() -> Path:
+    if CONFIG.value is None:
+        raise UserError("name an experiment with --config=configs/…, or a run with --workdir=…")
+    name = flags.FLAGS["config"].config_filename
+    return Path("runs") / re.sub(r"[:,]", "-", Path(name).name.replace(".py", ""))
+
+
+if __name__ == "__main__":
+    app.run(guarded, flags_parser=parse)
