@@ -1,0 +1,1 @@
+def sentence_pairs(seed): raise NotImplementedError

@@ -1,0 +1,90 @@
+"""Where sentence pairs come from: files of two forms, read line by line, every complaint with its line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from attention_jax.errors import UserError
+
+HOW_TO_GET = (
+    "Sentence pairs of many languages, one tab-separated pair a line, are at https://www.manythings.org/anki/ "
+    "(fra-eng.zip holds fra.txt)"
+)
+
+
+class Pair(NamedTuple):
+    """A sentence, its translation, and where they stand; alignment: for each target word, its source words."""
+
+    source: str
+    target: str
+    where: str
+    alignment: tuple[tuple[int, ...], ...] | None = None
+
+
+class BadLines:
+    """What to do with a line that holds no pair: "error" raises, "skip" counts and goes on."""
+
+    def __init__(self, on_bad_line: str):
+        if on_bad_line not in ("error", "skip"):
+            raise UserError(f"config.data.on_bad_line={on_bad_line!r}: choose 'error' or 'skip'.")
+        self._skips = on_bad_line == "skip"
+        self.places: list[str] = []
+
+    def report(self, where: str, problem: str) -> None:
+        if not self._skips:
+            raise UserError(f"{where}: {problem}. Fix the line, or set --config.data.on_bad_line=skip.")
+        self.places.append(where)
+
+
+def read_tsv(path: Path, bad_lines: BadLines) -> Iterator[Pair]:
+    """`source<TAB>target` a line; further columns (attribution) are ignored."""
+    for where, line in _lines(path, bad_lines):
+        if line is None:
+            continue
+        columns = line.split("\t")
+        if len(columns) < 2:
+            bad_lines.report(where, "no tab between source and target")
+        elif not columns[0].strip() or not columns[1].strip():
+            bad_lines.report(where, "an empty sentence beside the tab")
+        else:
+            yield Pair(columns[0], columns[1], where)
+
+
+def read_parallel(path: Path, languages: tuple[str, str], bad_lines: BadLines) -> Iterator[Pair]:
+    """Line n of PATH.source translates to line n of PATH.target."""
+    files = [Path(f"{path}.{language}") for language in languages]
+    counts = [_count_lines(file) for file in files]
+    if counts[0] != counts[1]:
+        raise UserError(f"{files[0]} has {counts[0]:,} lines and {files[1]} {counts[1]:,}: they must be parallel.")
+    for (where, source), (_, target) in zip(*(_lines(file, bad_lines) for file in files), strict=True):
+        if source is None or target is None:
+            continue
+        if source.strip() and target.strip():
+            yield Pair(source, target, where)
+        else:
+            bad_lines.report(where, "an empty sentence")
+
+
+def _lines(path: Path, bad_lines: BadLines) -> Iterator[tuple[str, str | None]]:
+    _require_file(path)
+    with open(path, "rb") as file:
+        for number, raw in enumerate(file, start=1):
+            where = f"{path}:{number}"
+            try:
+                yield where, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                bad_lines.report(where, f"not UTF-8 (byte {error.start + 1} of the line is 0x{raw[error.start]:02x})")
+                yield where, None
+
+
+def _count_lines(path: Path) -> int:
+    _require_file(path)
+    with open(path, "rb") as file:
+        return sum(1 for _ in file)
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file. {HOW_TO_GET}; then set --config.data.path.")
+    if path.stat().st_size == 0:
+        raise UserError(f"{path}: the file is empty. {HOW_TO_GET}.")

@@ -1,0 +1,45 @@
+"""Checkpoints: the last few states of a run, each whole or not there, each tried before it is trusted."""
+
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+
+class Checkpoints:
+    """Numbered states in a folder. `tell` gets a line when a checkpoint cannot be read."""
+
+    def __init__(self, folder: Path, keep_last: int, tell: Callable[[str], None]):
+        import orbax.checkpoint as ocp
+
+        logging.getLogger("absl").setLevel(logging.ERROR)
+        self._ocp, self._tell = ocp, tell
+        self._folder = folder.absolute()
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep_last, enable_async_checkpointing=False)
+        self._manager = ocp.CheckpointManager(self._folder, options=options)
+
+    def save(self, step: int, state: Any) -> None:
+        """Write the state of a step, once."""
+        if step not in self._manager.all_steps():
+            self._manager.save(step, args=self._ocp.args.StandardSave(jax.tree.map(np.asarray, state)), force=True)
+
+    def restore(self, like: Any) -> tuple[int, Any] | None:
+        """The last step that can be read and its state, shaped like `like`; None where there is none."""
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    state = self._manager.restore(step, args=self._ocp.args.StandardRestore(like))
+                return step, state
+            except Exception as error:
+                reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+                self._tell(f"{self._folder / str(step)}: cannot be read ({reason}); using the one before it.")
+                self._manager.delete(step)
+        return None
+
+    def close(self) -> None:
+        self._manager.close()

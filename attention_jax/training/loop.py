@@ -1,0 +1,140 @@
+"""The training loop: calls of many steps, and between them logging, evaluation, checkpoints."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax.training.checkpoints import Checkpoints
+from attention_jax.training.optimizer import ADAM
+from attention_jax.training.state import Best, TrainState, Variables, new_state
+from attention_jax.training.step import Loss, Metrics, train_steps
+
+
+class Task(NamedTuple):
+    """What the loop trains: an experiment's model, loss, data and evaluation."""
+
+    init: Callable[[jax.Array], Variables]  # key → variables
+    loss: Loss
+    call: Callable[[int, int, int], tuple[Any, np.ndarray]]  # (seed, step, stop) → table, rows [steps, batch]
+    steps_per_epoch: int
+    evaluate: Callable[[Variables], dict[str, float]]
+
+
+class Plan(NamedTuple):
+    """`config.train`: how long, and what happens when. A key that is not here raises TypeError."""
+
+    steps: int
+    steps_per_call: int
+    log_every: int
+    evaluate_every: int
+    checkpoint_every: int
+    keep_last: int
+    best_by: str
+    init_from: str
+    schedule: str
+
+    def next_stop(self, step: int, steps_per_epoch: int) -> int:
+        """The next step after which something is due, or an epoch ends."""
+        periods = (self.log_every, self.evaluate_every, self.checkpoint_every, steps_per_epoch)
+        return min(self.steps, *((step // period + 1) * period for period in periods))
+
+    def is_due(self, step: int, period: int) -> bool:
+        return step % period == 0 or step == self.steps
+
+
+class Hooks(NamedTuple):
+    """How the loop speaks to the run it belongs to."""
+
+    log: Callable[[int, int, dict[str, float]], None]  # step, seed, values
+    advance: Callable[[int, dict[str, float]], None]  # steps done, what to show beside the progress bar
+    is_interrupted: Callable[[], bool]
+
+
+class NotFinite(Exception):
+    """A loss or gradient was NaN or infinite at `step` of the run with `seed`."""
+
+    def __init__(self, seed: int, step: int):
+        super().__init__(f"seed {seed}: the loss or its gradient is not finite at step {step}")
+        self.seed, self.step = seed, step
+
+
+def initial_states(task: Task, seeds: Sequence[int]) -> list[TrainState]:
+    """One member a seed, as it is before the first step."""
+
+    def create(key):
+        variables = task.init(key)
+        return new_state(variables, ADAM.init(variables["params"]))
+
+    return [jax.jit(create)(jax.random.key(seed)) for seed in seeds]
+
+
+def fit(
+    task: Task, plan: Plan, hypers: Sequence[Mapping], states: list[TrainState], checkpoints: Checkpoints, hooks: Hooks
+) -> list[TrainState]:
+    """Train every member from where it is to `plan.steps`; returns early where interrupted, all saved.
+
+    Raises NotFinite at the first step that is not; the last good checkpoint stays.
+    """
+    run = jax.jit(functools.partial(train_steps, task.loss, plan.schedule), donate_argnums=0)
+    step = int(states[0].step)
+    window: list[list[Metrics]] = [[] for _ in states]
+    while step < plan.steps and not hooks.is_interrupted():
+        stop = plan.next_stop(step, task.steps_per_epoch)
+        for member, hyper in enumerate(hypers):
+            states[member], metrics = _call(run, task, plan, states[member], step, stop, hyper)
+            window[member].append(metrics)
+        step, before = int(states[0].step), step
+        hooks.advance(step - before, {"loss": float(window[0][-1]["loss"].mean()), "tokens": _tokens(window)})
+        if step == stop:
+            _log(task, plan, states, window, hypers, hooks)
+            window = [[] for _ in states]
+            if plan.is_due(step, plan.checkpoint_every):
+                checkpoints.save(step, states)
+    checkpoints.save(step, states)
+    return states
+
+
+def _call(run, task: Task, plan: Plan, state: TrainState, step: int, stop: int, hyper: Mapping):
+    """One compiled call for one member, cut off at `stop`; its rows padded to `steps_per_call`."""
+    table, rows = task.call(hyper["seed"], step, stop)
+    padded = np.zeros((plan.steps_per_call, rows.shape[1]), np.int32)
+    padded[: len(rows)] = rows
+    traced = {name: value for name, value in hyper.items() if name != "seed"}
+    state, progress = run(state, table, padded, len(rows), traced)
+    if not progress.is_finite:
+        raise NotFinite(hyper["seed"], int(state.step))
+    return state, jax.device_get(progress.metrics)
+
+
+def _log(task: Task, plan: Plan, states, window, hypers, hooks: Hooks) -> None:
+    """Log each member's training metrics since the last stop and, where due, its evaluation."""
+    step = int(states[0].step)
+    for member, hyper in enumerate(hypers):
+        sums = jax.tree.map(lambda *parts: sum(parts), *window[member])
+        values = {f"train.{name}": float(s.mean()) for name, s in sums.items()} | {
+            "train.tokens": float(sums["loss"].count)
+        }
+        if plan.is_due(step, plan.evaluate_every):
+            values |= task.evaluate(states[member].variables)
+            states[member] = states[member]._replace(best=_better(states[member], values, plan.best_by))
+        hooks.log(step, hyper["seed"], values)
+
+
+def _better(state: TrainState, values: dict[str, float], best_by: str) -> Best:
+    if best_by not in values:
+        raise KeyError(best_by, sorted(values))
+    score = values[best_by] * (-1 if best_by.endswith("loss") else 1)
+    if score <= float(state.best.score):
+        return state.best
+    return Best(jnp.float32(score), jnp.copy(state.step), jax.tree.map(jnp.copy, state.variables))
+
+
+def _tokens(window: list[list[Metrics]]) -> float:
+    """Target tokens of the last call, all members together."""
+    return sum(float(metrics[-1]["loss"].count) for metrics in window)
+
+

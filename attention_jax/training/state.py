@@ -1,0 +1,34 @@
+"""What training carries from step to step, and what a checkpoint therefore holds."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+Variables = dict[str, Any]
+
+
+class Best(NamedTuple):
+    """The variables of the best evaluation so far, and their score (larger is better)."""
+
+    score: Float[Array, ""]
+    step: Int[Array, ""]
+    variables: Variables
+
+
+class TrainState(NamedTuple):
+    """One member's state: step, every variable collection, the optimizer's moments, the best so far."""
+
+    step: Int[Array, ""]
+    variables: Variables
+    moments: Any
+    best: Best
+
+
+def new_state(variables: Variables, moments: Any) -> TrainState:
+    """The state before the first step."""
+    step = jnp.zeros((), jnp.int32)
+    # copies: the training loop donates its state, and one buffer cannot be given away twice
+    best = Best(jnp.asarray(-jnp.inf), step + 0, jax.tree.map(jnp.copy, variables))
+    return TrainState(step, variables, moments, best)

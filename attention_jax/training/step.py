@@ -1,0 +1,75 @@
+"""The training step, and many of them inside one compiled call."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from attention_jax.ops.dropout import Dropout
+from attention_jax.ops.losses import Sums
+from attention_jax.training.optimizer import update
+from attention_jax.training.state import TrainState, Variables
+
+Metrics = dict[str, Sums]
+Loss = Callable[[Variables, Any, Dropout, Mapping], tuple[Sums, Variables]]
+
+
+class Progress(NamedTuple):
+    """A call's outcome: summed metrics, and whether every step was finite (it stops at the first that is not)."""
+
+    metrics: Metrics
+    is_finite: Bool[Array, ""]
+
+
+def train_step(
+    loss: Loss, schedule: str, state: TrainState, batch: Any, hyper: Mapping
+) -> tuple[TrainState, Metrics]:
+    """One step: `loss(variables, batch, dropout, hyper) → (Sums, other collections)`, per counted item."""
+    params = state.variables["params"]
+    others = {name: value for name, value in state.variables.items() if name != "params"}
+    dropout = Dropout(jax.random.fold_in(hyper["key"], state.step), hyper["dropout"])
+
+    def mean_loss(params):
+        sums, changed = loss({"params": params, **others}, batch, dropout, hyper)
+        return sums.mean(), (sums, changed)
+
+    gradients, (sums, changed) = jax.grad(mean_loss, has_aux=True)(params)
+    params, moments, scalars = update(gradients, state.moments, params, state.step, hyper, schedule)
+    metrics = {"loss": sums, **{name: Sums(value, jnp.ones(())) for name, value in scalars.items()}}
+    return TrainState(state.step + 1, {"params": params, **others, **changed}, moments, state.best), metrics
+
+
+def train_steps(
+    loss: Loss,
+    schedule: str,
+    state: TrainState,
+    table: Any,
+    rows: Int[Array, "steps batch"],
+    count: Int[Array, ""],
+    hyper: Mapping,
+) -> tuple[TrainState, Progress]:
+    """`count` steps over batches gathered from `table`'s rows, in one compiled loop."""
+
+    def batch_of(i):
+        index = rows[i]
+        return jax.tree.map(lambda column: _gather(column, index), table)
+
+    def advance(carry):
+        i, state, progress = carry
+        state, metrics = train_step(loss, schedule, state, batch_of(i), hyper)
+        is_finite = jnp.isfinite(metrics["loss"].total) & jnp.isfinite(metrics["gradient_norm"].total)
+        return i + 1, state, Progress(jax.tree.map(jnp.add, progress.metrics, metrics), is_finite)
+
+    _, shapes = jax.eval_shape(lambda: train_step(loss, schedule, state, batch_of(0), hyper))
+    nothing = Progress(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes), jnp.array(True))
+    _, state, progress = jax.lax.while_loop(
+        lambda carry: (carry[0] < count) & carry[2].is_finite, advance, (jnp.zeros((), jnp.int32), state, nothing)
+    )
+    return state, progress
+
+
+def _gather(column: Array, index: Int[Array, " batch"]) -> Array:
+    """The rows of a column; a negative index gives a row of zeros, which is padding."""
+    return jnp.where((index >= 0)[:, None], column[jnp.maximum(index, 0)], 0)
