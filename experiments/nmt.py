@@ -1,7 +1,8 @@
 """Translation: any encoder–decoder on any corpus of sentence pairs."""
 
 import functools
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,27 +12,312 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.batching import Batches, in_order, make_buckets
-from attention_jax.data.corpus import Corpus, DataConfig, Reference, Sentences, Split, load_or_import
-from attention_jax.data.tokenizers import BOS, EOS, PAD, split_words, until_end
+from attention_jax.data.batching import Batches, Bucket, in_order, make_buckets
+from attention_jax.data.corpus import Corpus, DataConfig, Sentences, load_or_import, load_references
+from attention_jax.data.tokenizers import BOS, EOS, PAD, Tokenizer, split_words, until_end
 from attention_jax.decoding.greedy import greedy
 from attention_jax.errors import UserError
 from attention_jax.evaluation.alignment import agreement, monotonicity
-from attention_jax.evaluation.bleu import book_bleu, sacre_bleu
+from attention_jax.evaluation.statistics import summarize
+from attention_jax.evaluation.translation import book_scores, gather_rows, mean_loss, score_translations
 from attention_jax.models import TRANSLATORS
 from attention_jax.ops.losses import Sums, cross_entropy
-from attention_jax.runs.folder import Run
-from attention_jax.training.loop import Task
+from attention_jax.reports.figures import Figure
+from attention_jax.reports.page import Table
+from attention_jax.reports.translation import attention_figure, learning_figures, result_table, translation_table
+from attention_jax.runs.folder import Run, flatten, nested, read_config, write_whole
+from attention_jax.runs.modes import Description, Experiment
+from attention_jax.runs.training import best_variables, hyper_of, train_members
+from attention_jax.training.cost import flops
+from attention_jax.training.loop import Task, initial_states
+from attention_jax.training.state import Variables
+from attention_jax.training.step import train_step
+
+SHOWN_TRANSLATIONS = 30
 
 
-def lengths_of(tokens):
-    """Sentence lengths of padded rows."""
+class Translator(NamedTuple):
+    """A model with its compiled programs."""
+
+    model: nn.Module
+    loss: Any  # (variables, batch) → Sums, without dropout or smoothing
+    translate: Any  # (variables, source) → hypotheses
+    weights: Any  # (variables, source, target) → attention weights
+
+
+def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
+    """The model that `config.model` names."""
+    if config.model.name not in TRANSLATORS:
+        raise UserError(f"config.model.name={config.model.name!r}: choose one of {', '.join(TRANSLATORS)}.")
+    types = {name: jnp.dtype(config.precision[name]) for name in ("dtype", "param_dtype")}
+    return TRANSLATORS[config.model.name](
+        source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary, **config.model.kwargs, **types
+    )
+
+
+def init(model: nn.Module, key: jax.Array) -> Variables:
+    """Fresh variables."""
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return model.init(key, tokens, jnp.ones(1, jnp.int32), tokens)
+
+
+def loss(model: nn.Module, variables: Variables, batch: Mapping, dropout, label_smoothing) -> Sums:
+    """Teacher-forced cross entropy of a batch, in nats, with its target tokens."""
+    source, target = batch["source"], batch["target"]
+    logits = model.apply(variables, source, _lengths(source), _shifted(target), dropout)
+    return cross_entropy(logits, target, target != PAD, label_smoothing)
+
+
+def translator(model: nn.Module, max_length: int) -> Translator:
+    """The model's programs: loss, greedy translation of up to `max_length` words, attention weights."""
+
+    def translate(variables, source):
+        memory = model.apply(variables, source, _lengths(source), method="encode")
+        cache = model.apply(variables, memory, method="init_cache")
+        step = functools.partial(model.apply, variables, method="step")
+        return greedy(step, cache, len(source), max_length, bos=BOS, eos=EOS, pad=PAD)
+
+    def weights(variables, source, target):
+        memory = model.apply(variables, source, _lengths(source), method="encode")
+        return model.apply(variables, memory, _shifted(target), method="decode")[1]
+
+    evaluation_loss = functools.partial(loss, model, dropout=None, label_smoothing=0.0)
+    return Translator(model, jax.jit(evaluation_loss), jax.jit(translate), jax.jit(weights))
+
+
+def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
+    """What the training loop needs: data on the device, gathered by row inside the compiled step."""
+    data = DataConfig(**config.data)
+    buckets = _training_buckets(data, corpus)
+    tables = [{"source": jnp.asarray(bucket.source), "target": jnp.asarray(bucket.target)} for bucket in buckets]
+    batches = Batches(buckets, config.train.steps_per_call)
+
+    def call(seed, step, stop):
+        chosen = batches.call(seed, step, stop)
+        return tables[chosen.bucket], chosen.rows
+
+    return Task(
+        init=functools.partial(init, programs.model),
+        loss=_training_loss(programs.model),
+        call=call,
+        steps_per_epoch=batches.steps_per_epoch,
+        evaluate=lambda variables: _numbers({"validation": measure_split(programs, variables, corpus, "validation", data)}),
+    )
+
+
+def measure_split(programs: Translator, variables: Variables, corpus: Corpus, name: str, data: DataConfig) -> dict:
+    """Loss over a split's pairs; BLEU over its sentences; how attention aligns them."""
+    split = corpus.splits[name]
+    pairs = list(in_order(make_buckets(split.source, split.target, data.buckets, data.batch_tokens)))
+    hypotheses = translate(programs, variables, corpus, [r.source for r in split.references], data)
+    found = {
+        "loss": mean_loss(functools.partial(programs.loss, variables), pairs),
+        **score_translations(
+            [corpus.target.decode(ids) for ids in hypotheses], [reference.targets for reference in split.references]
+        ),
+    }
+    matrices = attention(programs, variables, split.source, split.target, data)
+    found["monotonicity"] = monotonicity([matrix[:-1] for matrix in matrices])
+    alignments = [reference.alignment for reference in split.references]
+    if all(alignment is not None for alignment in alignments):
+        found["alignment_agreement"] = agreement(matrices, alignments)
+    return found
+
+
+def translate(
+    programs: Translator, variables: Variables, corpus: Corpus, texts: Sequence[str], data: DataConfig
+) -> list[list[int]]:
+    """Greedy translations, as ids without end or padding, in the order of the texts."""
+    sources = Sentences.join(_encode(corpus.source, text, data) for text in texts)
+    batches = in_order(make_buckets(sources, sources, data.buckets, data.batch_tokens))
+    rows = gather_rows(lambda batch: programs.translate(variables, batch["source"]), batches)
+    return [until_end(row) for row in rows]
+
+
+def attention(
+    programs: Translator, variables: Variables, source: Sentences, target: Sentences, data: DataConfig
+) -> list[np.ndarray]:
+    """Attention weights of every pair, teacher forced: `[target words, source words]`, ends included."""
+    batches = in_order(make_buckets(source, target, data.buckets, data.batch_tokens))
+    rows = gather_rows(lambda batch: programs.weights(variables, batch["source"], batch["target"]), batches)
+    return [row[:t, :s] for row, t, s in zip(rows, target.lengths, source.lengths, strict=True)]
+
+
+def train(config: ConfigDict, run: Run) -> dict:
+    """Train or resume every seed, then measure each one's best checkpoint."""
+    corpus, programs = open_run_of(config, run)
+    _tell_import(corpus)
+    job = task(config, corpus, programs)
+    best = train_members(config, run, job, _start_from(config, programs))
+    last_epoch = (config.train.steps - 1) // job.steps_per_epoch * job.steps_per_epoch
+    losses = [run.mean_over_steps("train.loss", seed, after=last_epoch) for seed in config.seeds]
+    measured = [measure(config, run, corpus, programs, variables) for variables in best]
+    _write_predictions(config, run, corpus, programs, best[0])
+    members = [{"train": {"loss": value}, **member} for value, member in zip(losses, measured, strict=True)]
+    return _over_seeds(members) | {"cost": _cost(config, corpus, programs), "data": corpus.meta}
+
+
+def evaluate(config: ConfigDict, run: Run) -> dict:
+    """Measure every seed's best checkpoint again."""
+    corpus, programs = open_run_of(config, run)
+    best = best_variables(config, run, functools.partial(init, programs.model))
+    return _over_seeds([measure(config, run, corpus, programs, variables) for variables in best])
+
+
+def measure(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, variables: Variables) -> dict:
+    """Every figure of one seed: validation and test, and the textbook's sentences where the config has them."""
+    data = DataConfig(**config.data)
+    names = [name for name in ("validation", "test") if name in corpus.splits]
+    found = {name: measure_split(programs, variables, corpus, name, data) for name in names}
+    if config.evaluate.book_sentences:
+        sentences = list(config.evaluate.book_sentences)
+        outputs = translate(programs, variables, corpus, sentences, data)
+        known = {" ".join(split_words(r.source)): r.targets for r in load_references(run.path / "data")}
+        references = {sentence: [split_words(text) for text in known.get(sentence, [])] for sentence in sentences}
+        words = {sentence: corpus.target.words(ids) for sentence, ids in zip(sentences, outputs, strict=True)}
+        found["book"] = book_scores(words, references)
+    return found
+
+
+def describe(config: ConfigDict) -> Description:
+    """Shapes of the parameters and of one step on the largest bucket, with `config.data.vocabulary` words a side."""
+    data = DataConfig(**config.data)
+    model = build(config, data.vocabulary, data.vocabulary)
+    return _description(config, model, max(data.batch_tokens // data.buckets[-1], 1), data.buckets[-1])
+
+
+def figures(config: ConfigDict, run: Run) -> list[Figure]:
+    """Learning curves, and attention on held-out sentences translated by the first seed."""
+    corpus, programs = open_run_of(config, run)
+    variables = best_variables(config, run, functools.partial(init, programs.model))[0]
+    folder = run.subfolder("figures")
+    return [
+        *learning_figures(run.metrics(), folder),
+        _attention_figure(config, corpus, programs, variables, folder / "attention.png"),
+    ]
+
+
+def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
+    """The result, and translations beside their references."""
+    corpus, _ = open_run_of(config, run)
+    flat = {name: value for name, value in flatten(result).items() if not name.startswith(("ci95.", "data."))}
+    shown = [result_table(flat, flatten(result.get("ci95", {})))]
+    for name in ("validation", "test"):
+        if name in corpus.splits:
+            references = corpus.splits[name].references[:SHOWN_TRANSLATIONS]
+            hypotheses = (run.path / f"predictions.{name}.txt").read_text(encoding="utf-8").split("\n")
+            sources, targets = [r.source for r in references], [r.targets for r in references]
+            shown.append(translation_table(name, sources, hypotheses[: len(references)], targets))
+    return shown
+
+
+def open_run_of(config: ConfigDict, run: Run) -> tuple[Corpus, Translator]:
+    """The run's corpus, imported at first, and the model's programs."""
+    data = DataConfig(**config.data)
+    vocabularies = Path(config.train.init_from) / "data" if config.train.init_from else None
+    if vocabularies is not None and not vocabularies.is_dir():
+        raise UserError(f"config.train.init_from={config.train.init_from!r}: no run of translation there.")
+    corpus = load_or_import(run.path / "data", data, vocabularies)
+    return corpus, translator(build(config, corpus.source.size, corpus.target.size), data.max_length)
+
+
+def _start_from(config: ConfigDict, programs: Translator) -> Variables | None:
+    if not config.train.init_from:
+        return None
+    path = Path(config.train.init_from)
+    other = read_config(path)
+    if other is None:
+        raise UserError(f"config.train.init_from={config.train.init_from!r}: no run there.")
+    return best_variables(other, Run(path, 0.0), functools.partial(init, programs.model))[0]
+
+
+def _attention_figure(config, corpus: Corpus, programs: Translator, variables: Variables, path: Path) -> Figure:
+    data = DataConfig(**config.data)
+    references = corpus.splits["validation" if "validation" in corpus.splits else "train"].references
+    places = np.linspace(0, len(references) - 1, config.evaluate.examples).astype(int)
+    texts = [references[place].source for place in places]
+    sources = Sentences.join(_encode(corpus.source, text, data) for text in texts)
+    targets = Sentences.join([*ids, EOS][: data.max_length] for ids in translate(programs, variables, corpus, texts, data))
+    return attention_figure(
+        attention(programs, variables, sources, targets, data),
+        [corpus.source.words(sources[i]) for i in range(len(texts))],
+        [corpus.target.words(targets[i]) for i in range(len(texts))],
+        path,
+    )
+
+
+def _write_predictions(config, run: Run, corpus: Corpus, programs: Translator, variables: Variables) -> None:
+    for name in ("validation", "test"):
+        if name in corpus.splits:
+            texts = [reference.source for reference in corpus.splits[name].references]
+            outputs = translate(programs, variables, corpus, texts, DataConfig(**config.data))
+            lines = "".join(f"{corpus.target.decode(ids)}\n" for ids in outputs)
+            write_whole(run.path / f"predictions.{name}.txt", lines)
+
+
+def _cost(config: ConfigDict, corpus: Corpus, programs: Translator) -> dict:
+    """Parameters, and the matrix-product FLOPs of one seed's whole training."""
+    buckets = _training_buckets(DataConfig(**config.data), corpus)
+    steps = config.train.steps / sum(bucket.num_batches for bucket in buckets)
+    total = 0.0
+    for bucket in buckets:
+        description = _description(config, programs.model, bucket.batch_size, bucket.source.shape[-1])
+        total += flops(description.step, *description.arguments) * bucket.num_batches * steps
+    return {"parameters": sum(leaf.size for leaf in jax.tree.leaves(description.parameters)), "flops": total}
+
+
+def _description(config: ConfigDict, model: nn.Module, rows: int, length: int) -> Description:
+    state = jax.eval_shape(lambda: initial_states(functools.partial(init, model), (0,))[0])
+    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    hyper = {name: value for name, value in hyper_of(config, 0).items() if name != "seed"}
+    step = functools.partial(train_step, _training_loss(model), config.optimizer.schedule)
+    return Description(state.variables["params"], step, (state, {"source": tokens, "target": tokens}, hyper))
+
+
+def _training_loss(model: nn.Module):
+    def training_loss(variables, batch, dropout, hyper):
+        return loss(model, variables, batch, dropout, hyper["label_smoothing"]), {}
+
+    return training_loss
+
+
+def _training_buckets(data: DataConfig, corpus: Corpus) -> list[Bucket]:
+    split = corpus.splits["train"]
+    return make_buckets(split.source, split.target, data.buckets, data.batch_tokens)
+
+
+def _over_seeds(members: list[dict]) -> dict:
+    means, intervals = summarize([flatten(member) for member in members])
+    if len(members) == 1:
+        return members[0]
+    return {**nested(means), "ci95": nested(intervals), "members": members}
+
+
+def _numbers(tree: dict) -> dict[str, float]:
+    return {name: value for name, value in flatten(tree).items() if isinstance(value, (int, float))}
+
+
+def _encode(tokenizer: Tokenizer, text: str, data: DataConfig) -> list[int]:
+    return [*tokenizer.encode(text), EOS][: data.max_length]
+
+
+def _lengths(tokens):
     return jnp.sum(tokens != PAD, axis=-1)
 
 
-def loss(model: nn.Module, variables, batch, dropout, label_smoothing) -> Sums:
-    """Teacher-forced cross entropy of a batch, in nats, with its target tokens."""
-    target = batch["target"]
-    inputs = jnp.concatenate([jnp.full_like(target[:, :1], BOS), target[:, :-1]], axis=1)
-    logits = model.apply(variables, batch["source"], lengths_of(batch["source"]), inputs, dropout)
-    return cross_entropy(logits, target, target != PAD, label_smoothing)
+def _shifted(target):
+    return jnp.concatenate([jnp.full_like(target[:, :1], BOS), target[:, :-1]], axis=1)
+
+
+def _tell_import(corpus: Corpus) -> None:
+    meta = corpus.meta
+    counts = ", ".join(f"{count:,} {name}" for name, count in meta["pairs"].items())
+    print(f"pairs: {counts}; vocabulary: {meta['vocabulary'][0]:,} and {meta['vocabulary'][1]:,}", file=sys.stderr)
+    if meta["bad_lines"]:
+        print(f"skipped {meta['bad_lines']:,} bad lines, first {', '.join(meta['first_bad_lines'])}", file=sys.stderr)
+    if meta["too_long"]["pairs"]:
+        what = {"truncate": "truncated", "skip": "skipped"}[meta["too_long"]["what"]]
+        print(f"{what} {meta['too_long']['pairs']:,} pairs longer than config.data.max_length", file=sys.stderr)
+
+
+EXPERIMENT = Experiment(train=train, evaluate=evaluate, describe=describe, figures=figures, tables=tables)

@@ -23,6 +23,7 @@ from attention_jax.data.tokenizers import EOS, Tokenizer, WordTokenizer
 from attention_jax.errors import UserError
 
 SIDES = ("source", "target")
+EVERYTHING = "all"  # the references of every pair of the file, whichever split it went to
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,20 @@ def load(folder: Path) -> Corpus:
     return Corpus({name: _load_split(folder, name) for name in meta["pairs"]}, *_load_tokenizers(folder), meta)
 
 
+def load_references(folder: Path, name: str = EVERYTHING) -> list[Reference]:
+    """A split's sentences with their translations; by default those of the whole file."""
+    lines = (folder / f"{name}.references.jsonl").read_text(encoding="utf-8").split("\n")
+    return [Reference(*json.loads(line)) for line in lines if line]
+
+
 def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -> None:
     """Read, split, build the vocabularies on the training split alone, tokenize, and write.
 
     Raises UserError for every kind of bad input, naming the file and line or the key.
     """
     bad_lines = BadLines(config.on_bad_line)
-    splits = {name: pairs for name, pairs in _read_splits(config, bad_lines).items() if pairs}
+    found, everything = _read_splits(config, bad_lines)
+    splits = {name: pairs for name, pairs in found.items() if pairs}
     if "train" not in splits:
         raise UserError(f"{config.path or config.source}: no sentence pair to train on.")
     tokenizers = _load_tokenizers(vocabularies) if vocabularies else _train_tokenizers(splits["train"], config)
@@ -141,6 +149,7 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
         for index, side in enumerate(SIDES):
             _save_sentences(folder, f"{name}.{side}", [ids[index] for _, ids in kept], digest)
         _save_references(folder, name, [pair for pair, _ in kept])
+    _save_references(folder, EVERYTHING, everything)
     meta = {
         "pairs": counts,
         "vocabulary": [tokenizer.size for tokenizer in tokenizers],
@@ -163,7 +172,7 @@ def _load_tokenizers(folder: Path) -> list[Tokenizer]:
     return [WordTokenizer.load(folder / f"{side}.vocabulary") for side in SIDES]
 
 
-def _read_splits(config: DataConfig, bad_lines: BadLines) -> Splits:
+def _read_splits(config: DataConfig, bad_lines: BadLines) -> tuple[Splits, list[Pair]]:
     if config.source not in READERS:
         raise UserError(f"config.data.source={config.source!r}: choose one of {', '.join(READERS)}.")
     if config.split not in SPLITTERS:
@@ -179,7 +188,7 @@ def _read_splits(config: DataConfig, bad_lines: BadLines) -> Splits:
     splits = SPLITTERS[config.split](pairs, config.train, counts["validation"], counts["test"], config.seed)
     seen = {sentence_key(pair) for name in held_out for pair in held_out[name]}
     splits["train"] = [pair for pair in splits["train"] if sentence_key(pair) not in seen]
-    return {**splits, **held_out}
+    return {**splits, **held_out}, pairs
 
 
 def _read(config: DataConfig, path: str, bad_lines: BadLines) -> Iterator[Pair]:
@@ -244,5 +253,4 @@ def _load_split(folder: Path, name: str) -> Split:
         Sentences(*(np.load(folder / f"{name}.{side}{part}.npy", mmap_mode="r") for part in ("", ".offsets")))
         for side in SIDES
     ]
-    lines = (folder / f"{name}.references.jsonl").read_text(encoding="utf-8").splitlines()
-    return Split(*sides, [Reference(*json.loads(line)) for line in lines])
+    return Split(*sides, load_references(folder, name))

@@ -1,7 +1,8 @@
 """Means with their intervals."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -18,3 +19,20 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
         return mean, math.nan, math.nan
     half = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
     return mean, float(mean - half), float(mean + half)
+
+
+def summarize(members: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """Means of what the members (one a seed) measured, and 95% intervals where there are two or more.
+
+    What is not a number is taken from the first member.
+    """
+    means, intervals = {}, {}
+    for name, value in members[0].items():
+        if not isinstance(value, (int, float)):
+            means[name] = value
+            continue
+        mean, *ends = mean_interval([member[name] for member in members])
+        means[name] = mean
+        if len(members) > 1:
+            intervals[name] = ends
+    return means, intervals

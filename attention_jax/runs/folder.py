@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,12 @@ class Run:
             file.write(json.dumps(line) + "\n")
         for name, value in values.items():
             self._writer(seed).add_scalar(name.replace(".", "/"), value, step)
+
+    def mean_over_steps(self, name: str, seed: int, after: int) -> float:
+        """The token-weighted mean of a training metric over the lines logged after a step."""
+        lines = [x for x in self.metrics() if x["seed"] == seed and x["step"] > after]
+        tokens = sum(x["train.tokens"] for x in lines)
+        return sum(x[name] * x["train.tokens"] for x in lines) / tokens
 
     def has_progress(self) -> bool:
         """Whether anything was trained here that is worth keeping."""
@@ -139,6 +145,18 @@ def write_whole(path: Path, text: str) -> None:
     except OSError:
         aside.unlink(missing_ok=True)
         raise
+
+
+def nested(flat: Mapping[str, Any]) -> dict:
+    """{"a.b": 1} → {"a": {"b": 1}}; the inverse of `flatten` for one level of dots."""
+    tree: dict = {}
+    for name, value in flat.items():
+        head, _, rest = name.partition(".")
+        if rest:
+            tree.setdefault(head, {})[rest] = value
+        else:
+            tree[head] = value
+    return tree
 
 
 def write_result(path: Path, result: dict) -> None:

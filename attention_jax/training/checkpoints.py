@@ -41,5 +41,9 @@ class Checkpoints:
                 self._manager.delete(step)
         return None
 
+    def last_step(self) -> int | None:
+        """The step of the newest checkpoint."""
+        return self._manager.latest_step()
+
     def close(self) -> None:
         self._manager.close()

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention_jax.errors import UserError
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.optimizer import ADAM
 from attention_jax.training.state import Best, TrainState, Variables, new_state
@@ -62,14 +63,17 @@ class NotFinite(Exception):
         self.seed, self.step = seed, step
 
 
-def initial_states(task: Task, seeds: Sequence[int]) -> list[TrainState]:
-    """One member a seed, as it is before the first step."""
+def initial_states(
+    init: Callable[[jax.Array], Variables], seeds: Sequence[int], start_from: Variables | None = None
+) -> list[TrainState]:
+    """One member a seed, as it is before the first step; `start_from` replaces the fresh variables."""
 
     def create(key):
-        variables = task.init(key)
+        variables = init(key) if start_from is None else start_from
         return new_state(variables, ADAM.init(variables["params"]))
 
-    return [jax.jit(create)(jax.random.key(seed)) for seed in seeds]
+    created = jax.jit(create)
+    return [created(jax.random.key(seed)) for seed in seeds]
 
 
 def fit(
@@ -126,7 +130,7 @@ def _log(task: Task, plan: Plan, states, window, hypers, hooks: Hooks) -> None:
 
 def _better(state: TrainState, values: dict[str, float], best_by: str) -> Best:
     if best_by not in values:
-        raise KeyError(best_by, sorted(values))
+        raise UserError(f"config.train.best_by={best_by!r} is not measured: choose one of {', '.join(values)}.")
     score = values[best_by] * (-1 if best_by.endswith("loss") else 1)
     if score <= float(state.best.score):
         return state.best
