@@ -45,7 +45,15 @@ PAIRS = {
 
 CORPORA = {
     "embedded": PAIRS
-    | {"source": "embedded", "validation": 200, "test": 200, "min_count": 1, "max_length": 24, "buckets": (8, 12, 16, 24)},
+    | {
+        "source": "embedded",
+        "validation": 200,
+        "test": 200,
+        "min_count": 1,
+        "vocabulary": 256,
+        "max_length": 16,
+        "buckets": (8, 12, 16),
+    },
     "tatoeba_600": PAIRS
     | {
         "split": "in_order",
@@ -112,7 +120,11 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
         },
         "evaluate": {"book_sentences": ("go .", "i lost .", "i'm home .")},
     },
-    ("bahdanau", "tatoeba"): {"train": {"steps": 6000}},
+    ("bahdanau", "embedded"): {
+        "kwargs": {"embedding": 128, "hidden": 128},
+        "train": {"steps": 800, "evaluate_every": 200, "checkpoint_every": 200, "log_every": 50},
+    },
+    ("bahdanau", "tatoeba"): {"train": {"steps": 2100, "evaluate_every": 300, "checkpoint_every": 300}},
 }
 
 

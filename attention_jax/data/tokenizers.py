@@ -70,7 +70,7 @@ class WordTokenizer:
         return [self._words[index] for index in ids]
 
     def decode(self, ids: Iterable[int]) -> str:
-        return " ".join(self.words(until_end(ids)))
+        return re.sub(r" ([,.!?])", r"\1", " ".join(self.words(until_end(ids))))
 
 
 def until_end(ids: Iterable[int]) -> list[int]:
