@@ -132,7 +132,9 @@ def get_config(variant="bahdanau,embedded"):
     model, _, corpus = variant.partition(",")
     for name, known in ((model, MODELS), (corpus, CORPORA)):
         if name not in known:
-            raise ValueError(f"no variant {variant!r}: it is MODEL,CORPUS with {', '.join(MODELS)} and {', '.join(CORPORA)}")
+            raise ValueError(
+                f"no variant {variant!r}: it is MODEL,CORPUS with {', '.join(MODELS)} and {', '.join(CORPORA)}"
+            )
     recipe = RECIPES.get((model, corpus), {})
     train = TRAIN | recipe.get("train", {})
     return ConfigDict(

@@ -59,7 +59,9 @@ def describe(config: ConfigDict) -> Description:
     """The learned widths are the only parameters."""
     shapes = jax.eval_shape(lambda: samples(config))
     dimensions = problem_of(config).queries.shape[-1]
-    learned = {name: jax.ShapeDtypeStruct((dimensions,), jnp.float32) for name in config.estimators if "learned" in name}
+    learned = {
+        name: jax.ShapeDtypeStruct((dimensions,), jnp.float32) for name in config.estimators if "learned" in name
+    }
     return Description({"log_width": learned}, _program(config), (shapes,))
 
 

@@ -101,7 +101,9 @@ def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
         loss=_training_loss(programs.model),
         call=call,
         steps_per_epoch=batches.steps_per_epoch,
-        evaluate=lambda variables: _numbers({"validation": measure_split(programs, variables, corpus, "validation", data)}),
+        evaluate=lambda variables: _numbers(
+            {"validation": measure_split(programs, variables, corpus, "validation", data)}
+        ),
     )
 
 
@@ -237,7 +239,9 @@ def _attention_figure(config, corpus: Corpus, programs: Translator, variables: V
     places = np.linspace(0, len(references) - 1, config.evaluate.examples).astype(int)
     texts = [references[place].source for place in places]
     sources = Sentences.join(_encode(corpus.source, text, data) for text in texts)
-    targets = Sentences.join([*ids, EOS][: data.max_length] for ids in translate(programs, variables, corpus, texts, data))
+    targets = Sentences.join(
+        [*ids, EOS][: data.max_length] for ids in translate(programs, variables, corpus, texts, data)
+    )
     return attention_figure(
         attention(programs, variables, sources, targets, data),
         [corpus.source.words(sources[i]) for i in range(len(texts))],

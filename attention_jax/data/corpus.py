@@ -1,9 +1,9 @@
 """A corpus, imported once into a folder: memory-mapped token arrays, vocabularies, references.
 
-    DATA/meta.json                      counts, what was skipped or truncated, the fingerprint
-    DATA/{source,target}.vocabulary     one token a line
-    DATA/SPLIT.{source,target}.npy      all tokens end to end; …offsets.npy where each sentence begins
-    DATA/SPLIT.references.jsonl         one source sentence a line with all its translations
+DATA/meta.json                      counts, what was skipped or truncated, the fingerprint
+DATA/{source,target}.vocabulary     one token a line
+DATA/SPLIT.{source,target}.npy      all tokens end to end; …offsets.npy where each sentence begins
+DATA/SPLIT.references.jsonl         one source sentence a line with all its translations
 """
 
 import hashlib
@@ -180,9 +180,7 @@ def _read_splits(config: DataConfig, bad_lines: BadLines) -> tuple[Splits, list[
     if config.source != "embedded" and not config.path:
         raise UserError("config.data.path is not set: give the data file with --config.data.path=PATH.")
     given = {"validation": config.validation_path, "test": config.test_path}
-    held_out = {
-        name: list(_read(config, path, bad_lines)) for name, path in given.items() if path
-    }
+    held_out = {name: list(_read(config, path, bad_lines)) for name, path in given.items() if path}
     pairs = list(_read(config, config.path, bad_lines))
     counts = {name: 0 if path else getattr(config, name) for name, path in given.items()}
     splits = SPLITTERS[config.split](pairs, config.train, counts["validation"], counts["test"], config.seed)

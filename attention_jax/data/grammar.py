@@ -1,8 +1,9 @@
 """The embedded corpus: English and French sentences of a small grammar, with their true word alignments.
 
 French agrees in gender and number, puts the adjective after the noun, elides (le + arbre → l'arbre),
-contracts (à + le → au), wraps negation around the verb and puts object pronouns before it. A French
-word carries the set of English words it stands for; an elided or contracted word stands for both.
+contracts (à + le → au), wraps negation around the verb, puts object pronouns before it and asks with
+est-ce que. A French word carries the places of the English words it stands for; an elided or
+contracted word stands for both.
 """
 
 import random
@@ -11,7 +12,8 @@ from typing import NamedTuple
 
 from attention_jax.data.sources import Pair
 
-NUM_PAIRS = 4000
+NUM_PAIRS = 5000
+ELIDED = ("je", "me", "le", "la", "ne", "de", "que")
 VOWELS = "aeiouhâéèêîô"
 
 
@@ -131,8 +133,16 @@ DETERMINERS = {  # English singular, plural; French masculine, feminine, before 
     "the": ("the", "the", "le", "la", ("l'", "l'"), "les"),
     "a": ("a", "some", "un", "une", None, "des"),
     "my": ("my", "my", "mon", "ma", ("mon", "mon"), "mes"),
+    "your": ("your", "your", "ton", "ta", ("ton", "ton"), "tes"),
+    "his": ("his", "his", "son", "sa", ("son", "son"), "ses"),
+    "our": ("our", "our", "notre", "notre", None, "nos"),
     "this": ("this", "these", "ce", "cette", ("cet", "cette"), "ces"),
 }
+
+
+MOODS = ("tell", "tell", "tell", "not", "never", "ask")
+NEGATIONS = {"not": "pas", "never": "jamais"}
+Clause = tuple[list[str], list[Word]]
 
 
 def sentence_pairs(seed: int, count: int = NUM_PAIRS) -> Iterator[Pair]:
@@ -140,56 +150,54 @@ def sentence_pairs(seed: int, count: int = NUM_PAIRS) -> Iterator[Pair]:
     choose = random.Random(seed)
     seen: set[str] = set()
     while len(seen) < count:
-        pair = _pair(*choose.choice(PATTERNS)(choose), f"embedded:{len(seen) + 1}")
+        mood = choose.choice(MOODS)
+        end = "?" if mood == "ask" else choose.choice("...!")
+        pair = _pair(*choose.choice(PATTERNS)(choose, mood), end, f"embedded:{len(seen) + 1}")
         if pair.source not in seen:
             seen.add(pair.source)
             yield pair
 
 
-def _with_object(choose: random.Random) -> tuple[list[str], list[Word]]:
+def _with_object(choose: random.Random, mood: str) -> Clause:
     """Subject, verb, object."""
-    subject, verb = _subject(choose), choose.choice(TRANSITIVE)
-    is_negative = choose.random() < 0.4
-    english, french = _predicate(subject, verb, is_negative)
-    thing = _noun_phrase(choose, choose.choice(PEOPLE + THINGS), is_negated=is_negative)
-    return [*english, *thing.english], [*french, *_moved(thing, len(english))]
+    english, french = _predicate(_subject(choose), choose.choice(TRANSITIVE), mood)
+    thing = _noun_phrase(choose, choose.choice(PEOPLE + THINGS), is_negated=mood in NEGATIONS)
+    return [*english, *thing.english], [*french, *_moved(thing.french, len(english))]
 
 
-def _with_pronoun(choose: random.Random) -> tuple[list[str], list[Word]]:
+def _with_pronoun(choose: random.Random, mood: str) -> Clause:
     """The object is a pronoun, which French puts before the verb."""
-    subject, verb = _subject(choose), choose.choice(TRANSITIVE)
+    subject = _subject(choose)
     first_person = ("me", "us") if subject.person in (0, 3) else ()
-    english_object, french_object = choose.choice([pair for pair in OBJECTS if pair[0] not in first_person])
-    is_negative = choose.random() < 0.4
-    place = len(_english_predicate(subject, verb, is_negative))
-    english, french = _predicate(subject, verb, is_negative, Word(french_object, (place,)))
-    return [*english, english_object], french
+    clitic = choose.choice([pair for pair in OBJECTS if pair[0] not in first_person])
+    return _predicate(subject, choose.choice(TRANSITIVE), mood, clitic)
 
 
-def _with_place(choose: random.Random) -> tuple[list[str], list[Word]]:
+def _with_place(choose: random.Random, mood: str) -> Clause:
     """Going somewhere or speaking to someone: à contracts with le and les."""
     verbs, nouns = choose.choice(((SPEECH, PEOPLE), (MOTION, PLACES)))
-    subject = _subject(choose)
-    english, french = _predicate(subject, choose.choice(verbs), choose.random() < 0.4)
+    english, french = _predicate(_subject(choose), choose.choice(verbs), mood)
     goal = _noun_phrase(choose, choose.choice(nouns))
-    words = [Word("à", (len(english),)), *_moved(goal, len(english) + 1)]
+    words = [Word("à", (len(english),)), *_moved(goal.french, len(english) + 1)]
     return [*english, "to", *goal.english], [*french, *_contracted(words)]
 
 
-def _with_adjective(choose: random.Random) -> tuple[list[str], list[Word]]:
+def _with_adjective(choose: random.Random, mood: str) -> Clause:
     """Being something: the adjective agrees with the subject."""
     subject, adjective = _subject(choose), choose.choice(ADJECTIVES)
-    english = [*subject.english, BE[0][subject.person]]
-    verb = Word(BE[1][subject.person], (len(english) - 1,))
-    is_negative = choose.random() < 0.4
-    if is_negative:
-        english.append("not")
-    french = _negated([verb], (len(english) - 1,)) if is_negative else [verb]
+    be, est = BE[0][subject.person], BE[1][subject.person]
+    if mood == "ask":
+        english = [be, *subject.english]
+        french = [*_asking(), *_moved(subject.french, 1), Word(est, (0,))]
+    else:
+        english = [*subject.english, be, *((mood,) if mood in NEGATIONS else ())]
+        verb = [Word(est, (len(subject.english),))]
+        french = [*subject.french, *_negated(verb, mood, (len(english) - 1,))]
     agreed = Word(_agree(adjective, subject.is_feminine, subject.is_plural), (len(english),))
-    return [*english, adjective[0]], [*subject.french, *french, agreed]
+    return [*english, adjective[0]], [*french, agreed]
 
 
-PATTERNS: Sequence[Callable[[random.Random], tuple[list[str], list[Word]]]] = (
+PATTERNS: Sequence[Callable[[random.Random, str], Clause]] = (
     _with_object,
     _with_object,
     _with_pronoun,
@@ -209,7 +217,11 @@ def _noun_phrase(choose: random.Random, noun: Noun, is_negated: bool = False) ->
     is_plural = choose.random() < 0.35
     determiner = DETERMINERS[choose.choice(list(DETERMINERS))]
     adjective = choose.choice(ADJECTIVES) if choose.random() < 0.4 else None
-    english = (determiner[is_plural], *([adjective[0]] if adjective else []), noun.plural if is_plural else noun.singular)
+    english = (
+        determiner[is_plural],
+        *([adjective[0]] if adjective else []),
+        noun.plural if is_plural else noun.singular,
+    )
     french = [
         Word(_determine(determiner, noun, is_plural, is_negated), (0,)),
         Word(noun.french_plural if is_plural else noun.french, (len(english) - 1,)),
@@ -235,32 +247,41 @@ def _agree(adjective: tuple[str, str, str], is_feminine: bool, is_plural: bool) 
     return form + "s" if is_plural and form[-1] not in "sx" else form
 
 
-def _predicate(
-    subject: Phrase, verb: Verb, is_negative: bool, clitic: Word | None = None
-) -> tuple[list[str], list[Word]]:
-    english = _english_predicate(subject, verb, is_negative)
-    first = len(subject.english) + (2 if is_negative else 0)
-    words = [Word(verb.french[subject.person], tuple(range(first, len(english))))]
+def _predicate(subject: Phrase, verb: Verb, mood: str, clitic: tuple[str, str] | None = None) -> Clause:
+    """Subject and verb, and an object pronoun (English, French) where there is one."""
+    third, do = (verb.third, "does") if subject.person == 2 else (verb.base, "do")
+    before, after = {
+        "tell": ((), third),
+        "never": (("never",), third),
+        "not": ((do, "not"), verb.base),
+        "ask": ((do,), verb.base),
+    }[mood]
+    words = after.split()
+    if mood == "ask":
+        english, subject_french = [*before, *subject.english, *words], [*_asking(), *_moved(subject.french, 1)]
+    else:
+        english, subject_french = [*subject.english, *before, *words], list(subject.french)
+    places = range(len(english))
+    french = [Word(verb.french[subject.person], tuple(places[-len(words) :]))]
     if clitic:
-        words = [clitic, *words]
-    if is_negative:
-        words = _negated(words, (first - 2, first - 1))
-    return english, [*subject.french, *words]
+        english.append(clitic[0])
+        french.insert(0, Word(clitic[1], (len(places),)))
+    auxiliaries = tuple(places[len(subject.english) : len(subject.english) + len(before)])
+    return english, [*subject_french, *_negated(french, mood, auxiliaries)]
 
 
-def _english_predicate(subject: Phrase, verb: Verb, is_negative: bool) -> list[str]:
-    is_third = subject.person == 2
-    if is_negative:
-        return [*subject.english, "does" if is_third else "do", "not", *verb.base.split()]
-    return [*subject.english, *(verb.third if is_third else verb.base).split()]
+def _asking() -> list[Word]:
+    return [Word("est-ce", (0,)), Word("que", (0,))]
 
 
-def _negated(words: list[Word], places: tuple[int, ...]) -> list[Word]:
-    return [Word("ne", places), *words, Word("pas", places[-1:])]
+def _negated(words: list[Word], mood: str, places: tuple[int, ...]) -> list[Word]:
+    if mood not in NEGATIONS:
+        return words
+    return [Word("ne", places), *words, Word(NEGATIONS[mood], places[-1:])]
 
 
-def _moved(phrase: Phrase, by: int) -> list[Word]:
-    return [Word(word.text, tuple(place + by for place in word.places)) for word in phrase.french]
+def _moved(words: Sequence[Word], by: int) -> list[Word]:
+    return [Word(word.text, tuple(place + by for place in word.places)) for word in words]
 
 
 def _contracted(words: list[Word]) -> list[Word]:
@@ -269,18 +290,20 @@ def _contracted(words: list[Word]) -> list[Word]:
 
 
 def _elided(words: list[Word]) -> list[Word]:
-    """je, me, le, la, ne, de before a vowel lose theirs and join the word that follows; so does l'."""
+    """je, me, le, la, ne, de, que before a vowel lose theirs and join the word that follows; so does l'."""
     joined: list[Word] = []
     for word in reversed(words):
         follows_vowel = bool(joined) and joined[0].text[0] in VOWELS
-        if word.text == "l'" or (word.text in ("je", "me", "le", "la", "ne", "de") and follows_vowel):
+        if word.text == "l'" or (word.text in ELIDED and follows_vowel):
             after = joined.pop(0)
-            word = Word(word.text[0] + "'" + after.text, word.places + after.places)
+            word = Word(word.text[:-1] + "'" + after.text, word.places + after.places)
         joined.insert(0, word)
     return joined
 
 
-def _pair(english: list[str], french: list[Word], where: str) -> Pair:
-    words = [*_elided(french), Word(".", (len(english),))]
-    texts = (" ".join(english) + ".", " ".join(word.text for word in words[:-1]) + ".")
-    return Pair(*(text[0].upper() + text[1:] for text in texts), where, tuple(word.places for word in words))
+def _pair(english: list[str], french: list[Word], end: str, where: str) -> Pair:
+    words = _elided(french)
+    source = " ".join(english) + end
+    target = " ".join(word.text for word in words) + (end if end == "." else f" {end}")
+    alignment = (*(word.places for word in words), (len(english),))
+    return Pair(source[0].upper() + source[1:], target[0].upper() + target[1:], where, alignment)

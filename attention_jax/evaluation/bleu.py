@@ -4,6 +4,7 @@ import collections
 import math
 from collections.abc import Sequence
 
+
 def sacre_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
     """Corpus BLEU in [0, 100], case ignored, and its signature (Papineni et al. 2002; Post 2018).
 

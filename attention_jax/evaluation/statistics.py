@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 
 def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
@@ -13,6 +12,8 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
 
     One value alone has no interval: its ends are NaN.
     """
+    from scipy import stats
+
     values = np.asarray(values, np.float64)
     mean = float(values.mean())
     if len(values) < 2:

@@ -74,7 +74,9 @@ class Bahdanau(nn.Module):
         self.target_embedding = nn.Embed(self.target_vocabulary, self.embedding, **types)
         self.encoder = GRUEncoder(self.embedding, self.hidden, self.layers, self.bidirectional, **types)
         self.cells = [
-            GRUCell(self.embedding + memory if layer == 0 else self.hidden, self.hidden, **types, name=f"decoder_{layer}")
+            GRUCell(
+                self.embedding + memory if layer == 0 else self.hidden, self.hidden, **types, name=f"decoder_{layer}"
+            )
             for layer in range(self.layers)
         ]
         self.score = SCORES["additive"].init_with(self.param, self.hidden, memory, self.hidden, self.param_dtype)

@@ -91,9 +91,7 @@ def materialize(mask: Mask) -> Bool[Array, "*batch q k"]:
     return mask
 
 
-def masked_softmax(
-    scores: Float[Array, "*batch q k"], mask: Mask | None = None
-) -> Float[Array, "*batch q k"]:
+def masked_softmax(scores: Float[Array, "*batch q k"], mask: Mask | None = None) -> Float[Array, "*batch q k"]:
     """Softmax over the keys that `mask` allows; a query that may attend to nothing gets zeros.
 
     α_i = m_i exp(a_i) / Σ_j m_j exp(a_j), accumulated in float32. Gradients are finite for every mask.
@@ -154,13 +152,17 @@ def _causal(query_index, key_index, offset):
 
 
 def _near(query_index, key_index, window, offset):
-    distance, window = align_ranks(_compare(jnp.subtract, key_index - query_index, _trailing(offset)), _trailing(window))
+    distance, window = align_ranks(
+        _compare(jnp.subtract, key_index - query_index, _trailing(offset)), _trailing(window)
+    )
     return jnp.abs(distance) <= window
 
 
 def _prefix(query_index, key_index, prefix, offset):
     within = jnp.broadcast_to(key_index, jnp.broadcast_shapes(query_index.shape, key_index.shape))
-    return _compare(jnp.logical_or, _within_length(query_index, within, prefix), _causal(query_index, key_index, offset))
+    return _compare(
+        jnp.logical_or, _within_length(query_index, within, prefix), _causal(query_index, key_index, offset)
+    )
 
 
 def _same_segment(query_index, key_index, query_segments, key_segments):
@@ -194,4 +196,6 @@ def _combine_rules(masks: tuple[MaskRule, ...]) -> MaskRule:
         shapes = ", ".join(f"[{mask.num_queries}, {mask.num_keys}]" for mask in masks)
         raise ValueError(f"masks over different queries and keys do not combine: {shapes}.")
     rule = _All(tuple(mask.rule for mask in masks), tuple(len(mask.arrays) for mask in masks))
-    return MaskRule(rule, sum((mask.arrays for mask in masks), ()), max(mask.num_queries for mask in masks), sizes.pop())
+    return MaskRule(
+        rule, sum((mask.arrays for mask in masks), ()), max(mask.num_queries for mask in masks), sizes.pop()
+    )

@@ -23,12 +23,7 @@ Scalar = Float[Array, ""] | float
 
 def dot(query: Query, key: Key) -> Scores:
     """qᵀk (Luong et al. 2015, §3.1, "dot"). Raises ValueError where the feature sizes differ."""
-    require_batch(query=query, key=key)
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(
-            f"query {query.shape} has {query.shape[-1]} features and key {key.shape} has {key.shape[-1]}: "
-            "this score needs equal sizes; `bilinear`, `additive` and `concat` do not."
-        )
+    _require_equal_sizes(query, key)
     return jnp.einsum("...qd,...kd->...qk", query, key, preferred_element_type=_accumulator(query, key))
 
 
@@ -88,6 +83,7 @@ def gaussian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
     ‖q − k‖² = ‖q‖² − 2 qᵀk + ‖k‖², after both are moved to the keys' mean, which leaves the
     differences as they are and keeps the sum from cancelling far from the origin.
     """
+    _require_equal_sizes(query, key)
     center = jnp.mean(key, axis=-2, keepdims=True)
     query, key = query - center, key - center
     squared = _norm2(query)[..., :, None] - 2 * dot(query, key) + _norm2(key)[..., None, :]
@@ -125,6 +121,15 @@ SCORES: dict[str, Score] = {
     "gaussian": Score(gaussian),
     "cosine": Score(cosine),
 }
+
+
+def _require_equal_sizes(query: Array, key: Array) -> None:
+    require_batch(query=query, key=key)
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(
+            f"query {query.shape} has {query.shape[-1]} features and key {key.shape} has {key.shape[-1]}: "
+            "this score needs equal sizes; `bilinear`, `additive` and `concat` do not."
+        )
 
 
 def _project(x: Array, matrix: Array) -> Array:

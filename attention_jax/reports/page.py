@@ -60,9 +60,7 @@ def render(title: str, tables: Sequence[Table], figures: Sequence[Figure], confi
     from jinja2 import Environment
 
     template = Environment(autoescape=True).from_string(TEMPLATE)
-    return template.render(
-        title=title, tables=tables, figures=figures, config=config, encode=_base64, show=show_number
-    )
+    return template.render(title=title, tables=tables, figures=figures, config=config, encode=_base64, show=show_number)
 
 
 def show_number(value: float) -> str:

@@ -140,5 +140,3 @@ def _better(state: TrainState, values: dict[str, float], best_by: str) -> Best:
 def _tokens(window: list[list[Metrics]]) -> float:
     """Target tokens of the last call, all members together."""
     return sum(float(metrics[-1]["loss"].count) for metrics in window)
-
-

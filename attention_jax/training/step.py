@@ -23,9 +23,7 @@ class Progress(NamedTuple):
     is_finite: Bool[Array, ""]
 
 
-def train_step(
-    loss: Loss, schedule: str, state: TrainState, batch: Any, hyper: Mapping
-) -> tuple[TrainState, Metrics]:
+def train_step(loss: Loss, schedule: str, state: TrainState, batch: Any, hyper: Mapping) -> tuple[TrainState, Metrics]:
     """One step: `loss(variables, batch, dropout, hyper) → (Sums, other collections)`, per counted item."""
     params = state.variables["params"]
     others = {name: value for name, value in state.variables.items() if name != "params"}

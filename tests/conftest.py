@@ -1,0 +1,28 @@
+"""Two CPU devices, strict rank promotion, and real data where it lies beside the checkout."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def shared_data():
+    """The folder of real corpora, or a skip that says how to name it."""
+    folder = Path(os.environ.get("ATTENTION_JAX_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real corpora at {folder}: set ATTENTION_JAX_DATA to their folder")
+    return folder

@@ -1,0 +1,40 @@
+"""Losses against float64 loops, as sums with their counts."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.ops.losses import Sums, cross_entropy, squared_error
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_is_its_formula_in_nats(smoothing, random):
+    logits, labels = random.normal(size=(3, 4, 7)), random.integers(0, 7, (3, 4))
+    weights = random.random((3, 4)) < 0.6
+    expected = 0.0
+    for index in zip(*np.nonzero(weights), strict=True):
+        log_p = logits[index] - np.log(np.exp(logits[index]).sum())
+        target = np.full(7, smoothing / 7)
+        target[labels[index]] += 1 - smoothing
+        expected -= target @ log_p
+    sums = cross_entropy(jnp.asarray(logits, jnp.float32), labels, jnp.asarray(weights), smoothing)
+    np.testing.assert_allclose(sums.total, expected, rtol=1e-5)
+    assert sums.count == weights.sum()
+
+
+def test_parts_of_a_batch_add_up(random):
+    logits, labels = jnp.asarray(random.normal(size=(6, 5)), jnp.float32), random.integers(0, 5, 6)
+    whole, first, second = (cross_entropy(logits[s], labels[s]) for s in (slice(None), slice(2), slice(2, None)))
+    np.testing.assert_allclose(whole.total, first.total + second.total, rtol=1e-5)
+    assert whole.count == first.count + second.count
+
+
+def test_nothing_counted_has_mean_zero():
+    assert Sums(jnp.zeros(()), jnp.zeros(())).mean() == 0
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"labels has shape \(3,\), needs \(2,\): logits are \(2, 5\)"):
+        cross_entropy(jnp.ones((2, 5)), jnp.zeros(3, int))
+    with pytest.raises(ValueError, match=r"prediction has shape \(2, 1\), needs \(2,\)"):
+        squared_error(jnp.ones((2, 1)), jnp.ones(2))

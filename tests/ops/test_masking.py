@@ -1,0 +1,163 @@
+"""Masks against their definitions, and the softmax that respects them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.ops.masking import (
+    MaskRule,
+    causal_mask,
+    combine,
+    masked_normalize,
+    masked_softmax,
+    materialize,
+    prefix_mask,
+    segment_mask,
+    valid_lens_mask,
+    window_mask,
+)
+
+Q, K = 5, 7
+LENGTHS = np.array([0, 3, 7])
+PER_QUERY = np.arange(15).reshape(3, 5) % 8
+SEGMENTS = np.array([[0, 0, 1, 1, 2], [0, 1, 1, 1, 3], [4, 4, 4, 4, 4]])
+KEY_SEGMENTS = np.array([[0, 0, 1, 1, 2, 2, 2], [0, 1, 1, 1, 1, 3, 3], [4, 4, 0, 0, 0, 0, 4]])
+CASES = {
+    "valid_lens": (valid_lens_mask(LENGTHS, K), lambda b, q, k: k < LENGTHS[b]),
+    "valid_lens_per_query": (valid_lens_mask(PER_QUERY, K, per_query=True), lambda b, q, k: k < PER_QUERY[b, q]),
+    "causal": (causal_mask(Q, K), lambda b, q, k: k <= q),
+    "causal_offset": (causal_mask(Q, K, 2), lambda b, q, k: k <= q + 2),
+    "causal_offset_each": (causal_mask(Q, K, LENGTHS), lambda b, q, k: k <= q + LENGTHS[b]),
+    "window": (window_mask(Q, K, 1), lambda b, q, k: abs(q - k) <= 1),
+    "window_offset": (window_mask(Q, K, 2, LENGTHS), lambda b, q, k: abs(q + LENGTHS[b] - k) <= 2),
+    "prefix": (prefix_mask(Q, K, LENGTHS), lambda b, q, k: k <= q or k < LENGTHS[b]),
+    "segment": (segment_mask(SEGMENTS, KEY_SEGMENTS), lambda b, q, k: SEGMENTS[b, q] == KEY_SEGMENTS[b, k]),
+}
+
+
+def definition(allowed):
+    return np.array([[[allowed(b, q, k) for k in range(K)] for q in range(Q)] for b in range(3)])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_mask_is_its_definition(name):
+    mask, allowed = CASES[name]
+    array = materialize(mask)
+    assert array.dtype == bool
+    np.testing.assert_array_equal(np.broadcast_to(array, (3, Q, K)), definition(allowed))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_block_of_a_rule_is_a_block_of_its_array(name):
+    mask, allowed = CASES[name]
+    rows, columns = jnp.array([1, 4]), jnp.array([0, 2, 6])
+    block = np.broadcast_to(mask.block(rows, columns), (3, 2, 3))
+    np.testing.assert_array_equal(block, definition(allowed)[:, rows][:, :, columns])
+
+
+def test_the_shapes_of_length_masks():
+    assert materialize(valid_lens_mask(LENGTHS, K)).shape == (3, 1, K)
+    assert materialize(valid_lens_mask(PER_QUERY, K, per_query=True)).shape == (3, 5, K)
+
+
+@pytest.mark.parametrize("first", CASES)
+@pytest.mark.parametrize("second", ["valid_lens", "causal", "segment"])
+def test_combined_masks_allow_what_all_allow(first, second):
+    expected = definition(CASES[first][1]) & definition(CASES[second][1])
+    masks = CASES[first][0], CASES[second][0]
+    rule = combine(*masks, None)
+    assert isinstance(rule, MaskRule)
+    np.testing.assert_array_equal(np.broadcast_to(materialize(rule), (3, Q, K)), expected)
+    mixed = combine(masks[0], materialize(masks[1]))
+    np.testing.assert_array_equal(np.broadcast_to(mixed, (3, Q, K)), expected)
+
+
+def test_combining_nothing_is_no_mask():
+    assert combine() is None
+    assert combine(None, None) is None
+
+
+def test_masks_over_different_lengths_do_not_combine():
+    with pytest.raises(ValueError, match=r"do not combine: \[4, 4\], \[1, 7\]"):
+        combine(causal_mask(4, 4), valid_lens_mask(LENGTHS, 7))
+
+
+def test_a_rule_passes_through_jit_and_is_compiled_once():
+    traces = []
+
+    @jax.jit
+    def weights(scores, mask):
+        traces.append(1)
+        return masked_softmax(scores, mask)
+
+    for length in (2, 3):
+        mask = combine(causal_mask(Q, K), valid_lens_mask(jnp.array([length] * 3), K))
+        assert not weights(jnp.ones((3, Q, K)), mask)[..., length:].any()
+    assert len(traces) == 1
+
+
+def softmax_oracle(scores, allowed):
+    scores = np.asarray(scores, np.float64)
+    out = np.zeros(scores.shape)
+    for index in np.ndindex(scores.shape[:-1]):
+        keys = np.flatnonzero(allowed[index])
+        if len(keys):
+            e = np.exp(scores[index][keys] - scores[index][keys].max())
+            out[index][keys] = e / e.sum()
+    return out
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_masked_softmax_is_a_softmax_over_the_allowed_keys(name, random):
+    scores = random.normal(size=(3, Q, K)).astype(np.float32) * 10
+    weights = masked_softmax(jnp.asarray(scores), CASES[name][0])
+    np.testing.assert_allclose(weights, softmax_oracle(scores, definition(CASES[name][1])), atol=1e-6)
+
+
+def test_a_query_with_no_keys_attends_to_nothing_and_its_gradient_is_finite():
+    def total(scores):
+        return jnp.sum(masked_softmax(scores, jnp.zeros((Q, K), bool)) ** 2)
+
+    scores = jnp.full((Q, K), jnp.inf).at[0].set(-jnp.inf).at[1].set(3.0)
+    assert not masked_softmax(scores, jnp.zeros((Q, K), bool)).any()
+    assert jnp.isfinite(jax.grad(total)(jnp.ones((Q, K)))).all()
+
+
+def test_a_row_of_minus_infinity_attends_to_nothing_and_its_gradient_is_finite():
+    scores = jnp.zeros((2, K)).at[0].set(-jnp.inf)
+    assert not masked_softmax(scores)[0].any()
+    assert jnp.isfinite(jax.grad(lambda s: masked_softmax(s)[:, 0].sum())(scores)).all()
+
+
+def test_what_is_masked_has_no_influence_even_when_not_finite():
+    mask = jnp.arange(K)[None] < 3
+    scores = jnp.where(mask, 1.0, jnp.nan) * jnp.ones((Q, 1))
+    gradient = jax.grad(lambda s: jnp.sum(masked_softmax(s, mask)[:, 0] ** 2))(scores)
+    np.testing.assert_allclose(masked_softmax(scores, mask)[:, :3], 1 / 3, rtol=1e-6)
+    assert jnp.isfinite(gradient[:, :3]).all()
+
+
+def test_a_mask_that_is_not_boolean_or_does_not_fit_is_refused():
+    with pytest.raises(TypeError, match="mask has dtype float32, needs bool"):
+        masked_softmax(jnp.ones((Q, K)), jnp.ones((Q, K)))
+    with pytest.raises(ValueError, match=r"mask \(5, 6\) does not broadcast to the scores \(5, 7\)"):
+        masked_softmax(jnp.ones((Q, K)), jnp.ones((Q, K - 1), bool))
+    with pytest.raises(ValueError, match=r"mask \(2, 1, 7\) does not broadcast to the scores \(5, 7\)"):
+        masked_softmax(jnp.ones((Q, K)), jnp.ones((2, 1, K), bool))
+
+
+def test_normalizing_weights_divides_by_their_sum_and_states_what_emptiness_means():
+    weights = jnp.array([[1.0, 3.0, 0.0], [0.0, 0.0, 0.0]])
+    mask = jnp.array([[True, True, True], [True, True, False]])
+    np.testing.assert_allclose(masked_normalize(weights, mask), [[0.25, 0.75, 0], [0, 0, 0]])
+    np.testing.assert_allclose(masked_normalize(weights, mask, "mean"), [[0.25, 0.75, 0], [0.5, 0.5, 0]])
+    with pytest.raises(ValueError, match="empty='nan': choose 'zeros' or 'mean'"):
+        masked_normalize(weights, mask, "nan")
+
+
+def test_bfloat16_scores_are_summed_in_float32():
+    scores = jnp.zeros((1, 4096), jnp.bfloat16)  # in bfloat16 a sum of ones stops at 256
+    weights = masked_softmax(scores)
+    assert weights.dtype == jnp.bfloat16
+    np.testing.assert_allclose(weights.astype(jnp.float32).sum(), 1, rtol=1e-2)

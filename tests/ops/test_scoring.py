@@ -1,0 +1,116 @@
+"""Every score against a float64 loop, its parameters' shapes, its precision and its refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from attention_jax.ops.scoring import SCORES, additive, bilinear, concat, cosine, dot, gaussian, scaled_dot
+
+DQ, DK, HIDDEN = 4, 6, 5
+ORACLES = {
+    "dot": lambda q, k: q @ k,
+    "scaled_dot": lambda q, k: q @ k / np.sqrt(len(q)),
+    "bilinear": lambda q, k, m: q @ m @ k,
+    "additive": lambda q, k, w_q, w_k, w_v: np.tanh(q @ w_q + k @ w_k) @ w_v,
+    "concat": lambda q, k, w, w_v: np.tanh(np.concatenate([q, k]) @ w) @ w_v,
+    "gaussian": lambda q, k: -np.sum((q - k) ** 2) / 2,
+    "cosine": lambda q, k: q @ k / (np.linalg.norm(q) * np.linalg.norm(k)),
+}
+TWO_SIZES = {"bilinear", "additive", "concat"}
+
+
+def inputs(name, batch=(2, 3), dtype=jnp.float32):
+    keys = jax.random.split(jax.random.key(1), 3)
+    key_size = DK if name in TWO_SIZES else DQ
+    query = jax.random.normal(keys[0], (*batch, 5, DQ), dtype)
+    key = jax.random.normal(keys[1], (*batch, 7, key_size), dtype)
+    return query, key, SCORES[name].init(keys[2], DQ, key_size, HIDDEN, dtype)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_score_is_its_formula_pair_by_pair(name):
+    query, key, params = inputs(name)
+    scores = SCORES[name].apply(query, key, *params)
+    assert scores.shape == (2, 3, 5, 7)
+    q64, k64, params64 = (jax.tree.map(lambda a: np.asarray(a, np.float64), x) for x in (query, key, params))
+    expected = [
+        [[[ORACLES[name](q, k, *params64) for k in ks] for q in qs] for qs, ks in zip(*pair, strict=True)]
+        for pair in zip(q64, k64, strict=True)
+    ]
+    np.testing.assert_allclose(scores, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_score_agrees_under_jit_vmap_and_any_number_of_batch_axes(name):
+    query, key, params = inputs(name)
+    score = SCORES[name].apply
+    whole = score(query, key, *params)
+    np.testing.assert_allclose(jax.jit(score)(query, key, *params), whole, rtol=1e-5, atol=1e-5)
+    mapped = jax.vmap(lambda q, k: score(q, k, *params))(query, key)
+    np.testing.assert_allclose(mapped, whole, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(score(query[1, 2], key[1, 2], *params), whole[1, 2], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_gradients_agree_with_finite_differences(name):
+    query, key, params = inputs(name, batch=())
+    check_grads(SCORES[name].apply, (query, key, *params), order=1, modes=["rev"], rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_bfloat16_inputs_accumulate_in_float32(name):
+    query, key, params = inputs(name, dtype=jnp.bfloat16)
+    scores = SCORES[name].apply(query, key, *params)
+    assert scores.dtype == jnp.float32
+    exact = SCORES[name].apply(*(jax.tree.map(lambda a: a.astype(jnp.float32), x) for x in (query, key)), *params)
+    np.testing.assert_allclose(scores, exact, rtol=0.05, atol=0.1)
+
+
+def test_concat_is_additive_with_its_matrix_split():
+    query, key, (w, w_v) = inputs("concat")
+    np.testing.assert_allclose(concat(query, key, w, w_v), additive(query, key, w[:DQ], w[DQ:], w_v), rtol=1e-6)
+
+
+def test_bilinear_with_the_identity_is_dot():
+    query, key, _ = inputs("dot")
+    np.testing.assert_allclose(bilinear(query, key, jnp.eye(DQ)), dot(query, key), rtol=1e-5, atol=1e-6)
+
+
+def test_gaussian_keeps_its_digits_far_from_the_origin():
+    query, key, _ = inputs("gaussian")
+    np.testing.assert_allclose(gaussian(query + 300, key + 300), gaussian(query, key), rtol=1e-3, atol=1e-3)
+
+
+def test_gaussian_forms_no_array_of_differences():
+    jaxpr = jax.make_jaxpr(gaussian)(jnp.ones((32, 16)), jnp.ones((48, 16)))
+    assert max(v.aval.size for e in jaxpr.jaxpr.eqns for v in e.outvars) <= 32 * 48
+
+
+def test_cosine_of_a_zero_vector_is_zero_with_finite_gradients():
+    query, key, _ = inputs("cosine")
+    query = query.at[0].set(0)
+    assert not cosine(query, key)[0].any()
+    assert all(jnp.isfinite(g).all() for g in jax.grad(lambda q, k: cosine(q, k).sum(), argnums=(0, 1))(query, key))
+
+
+@pytest.mark.parametrize("score", [dot, scaled_dot, gaussian, cosine])
+def test_unequal_sizes_are_refused_by_name_and_shape(score):
+    with pytest.raises(ValueError, match=r"query \(2, 64\).*key \(3, 32\).*bilinear"):
+        score(jnp.ones((2, 64)), jnp.ones((3, 32)))
+
+
+def test_parameters_of_the_wrong_shape_are_refused_by_name_and_shape():
+    query, key = jnp.ones((2, DQ)), jnp.ones((3, DK))
+    with pytest.raises(ValueError, match=r"matrix has shape \(6, 4\), needs \(4, 6\).*query is \(2, 4\)"):
+        bilinear(query, key, jnp.ones((DK, DQ)))
+    with pytest.raises(ValueError, match=r"w_k has shape \(4, 5\), needs \(6, 5\).*key is \(3, 6\)"):
+        additive(query, key, jnp.ones((DQ, 5)), jnp.ones((DQ, 5)), jnp.ones(5))
+    with pytest.raises(ValueError, match=r"w has shape \(9, 5\), needs \(10, 5\)"):
+        concat(query, key, jnp.ones((9, 5)), jnp.ones(5))
+
+
+def test_batch_axes_that_do_not_broadcast_are_refused():
+    with pytest.raises(ValueError, match=r"query \(2, 5, 4\) and key \(3, 7, 4\) have batch axes"):
+        dot(jnp.ones((2, 5, 4)), jnp.ones((3, 7, 4)))

@@ -1,0 +1,72 @@
+"""The walls of the house: who may import whom, and what an import costs."""
+
+import ast
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+
+ROOMS = {
+    "ops": set(),
+    "modules": {"ops"},
+    "models": {"ops", "modules"},
+    "decoding": {"ops"},
+    "data": set(),
+    "evaluation": set(),
+    "reports": set(),
+    "training": {"ops"},
+    "runs": {"training", "evaluation", "reports"},
+}
+EVERYWHERE = {"errors"}  # the one exception meant for users
+HEAVY = ("matplotlib", "tensorflow_datasets", "orbax", "sacrebleu", "tensorboardX", "scipy", "jinja2")
+
+
+def imports(path):
+    """Every module that a file imports, and whether the import runs with the file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    top = set(tree.body)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield node.module, node in top
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, node in top) for alias in node.names)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_it_may(room):
+    for path in (ROOT / "attention_jax" / room).rglob("*.py"):
+        for module, _ in imports(path):
+            if module.startswith("attention_jax.") and module.split(".")[1] not in EVERYWHERE | {room}:
+                assert module.split(".")[1] in ROOMS[room], f"{path} imports {module}"
+            assert not module.startswith(("experiments", "configs")), f"{path} imports {module}"
+
+
+def test_every_room_is_in_the_table():
+    folders = {path.name for path in (ROOT / "attention_jax").iterdir() if (path / "__init__.py").exists()}
+    assert folders == set(ROOMS)
+
+
+def test_ops_need_jax_alone():
+    for path in (ROOT / "attention_jax" / "ops").rglob("*.py"):
+        for module, _ in imports(path):
+            assert module.split(".")[0] in {*sys.stdlib_module_names, "jax", "jaxtyping", "numpy", "attention_jax"}, (
+                path
+            )
+
+
+def test_heavy_packages_are_imported_where_they_are_used():
+    for path in (ROOT / "attention_jax").rglob("*.py"):
+        for module, at_import in imports(path):
+            assert not (at_import and module.split(".")[0] in HEAVY), f"{path} imports {module} at its top"
+
+
+def test_importing_the_package_costs_little_more_than_jax():
+    def seconds(statement):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", statement], check=True, cwd=ROOT)
+        return time.perf_counter() - start
+
+    rooms = "import attention_jax.ops.pooling, attention_jax.data.corpus, attention_jax.reports.page"
+    assert min(seconds(rooms) for _ in range(2)) < 1.5 * min(seconds("import jax") for _ in range(2)) + 0.5
