@@ -16,7 +16,6 @@ import errno  # noqa: E402
 import re  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
-
 from typing import NoReturn  # noqa: E402
 
 from absl import app, flags  # noqa: E402
@@ -90,7 +89,7 @@ def _one_line(error: Exception) -> str:
 def _default_workdir() -> Path:
     if CONFIG.value is None:
         raise UserError("name an experiment with --config=configs/…, or a run with --workdir=…")
-    name = flags.FLAGS["config"].config_filename
+    name = config_flags.get_config_filename(flags.FLAGS["config"])
     return Path("runs") / re.sub(r"[:,]", "-", Path(name).name.replace(".py", ""))
 
 

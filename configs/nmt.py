@@ -9,7 +9,7 @@ Models: bahdanau. Corpora: embedded (default; needs no file), tatoeba_600, tatoe
 
 from ml_collections import ConfigDict
 
-MODELS = {
+MODELS: dict[str, dict] = {
     "bahdanau": {
         "name": "bahdanau",
         "kwargs": {
@@ -23,7 +23,7 @@ MODELS = {
     },
 }
 
-PAIRS = {
+PAIRS: dict = {
     "source": "tsv",  # embedded, tsv (source<TAB>target a line), parallel (PATH.en and PATH.fr)
     "path": "",
     "languages": ("en", "fr"),  # the endings of parallel files

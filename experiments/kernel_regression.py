@@ -71,7 +71,15 @@ def figures(config: ConfigDict, run: Run) -> list[Figure]:
     problem, sample = problem_of(config), jax.tree.map(lambda a: a[0], samples(config))
     estimates, weights, titles = _panels(problem, sample)
     return [
-        fits(estimates, titles, *map(np.asarray, (*sample, problem.queries, problem.truth)), folder / "fits.png"),
+        fits(
+            estimates,
+            titles,
+            np.asarray(sample.x),
+            np.asarray(sample.y),
+            np.asarray(problem.queries),
+            np.asarray(problem.truth),
+            folder / "fits.png",
+        ),
         heatmaps(
             weights,
             folder / "weights.png",

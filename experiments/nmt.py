@@ -58,13 +58,13 @@ def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) ->
 def init(model: nn.Module, key: jax.Array) -> Variables:
     """Fresh variables."""
     tokens = jnp.zeros((1, 1), jnp.int32)
-    return model.init(key, tokens, jnp.ones(1, jnp.int32), tokens)
+    return dict(model.init(key, tokens, jnp.ones(1, jnp.int32), tokens))
 
 
 def loss(model: nn.Module, variables: Variables, batch: Mapping, dropout, label_smoothing) -> Sums:
     """Teacher-forced cross entropy of a batch, in nats, with its target tokens."""
     source, target = batch["source"], batch["target"]
-    logits = model.apply(variables, source, _lengths(source), _shifted(target), dropout)
+    logits: Any = model.apply(variables, source, _lengths(source), _shifted(target), dropout)
     return cross_entropy(logits, target, target != PAD, label_smoothing)
 
 
@@ -120,8 +120,8 @@ def measure_split(programs: Translator, variables: Variables, corpus: Corpus, na
     }
     matrices = attention(programs, variables, split.source, split.target, data)
     found["monotonicity"] = monotonicity([matrix[:-1] for matrix in matrices])
-    alignments = [reference.alignment for reference in split.references]
-    if all(alignment is not None for alignment in alignments):
+    alignments = [reference.alignment for reference in split.references if reference.alignment is not None]
+    if len(alignments) == len(matrices):
         found["alignment_agreement"] = agreement(matrices, alignments)
     return found
 
@@ -169,8 +169,8 @@ def evaluate(config: ConfigDict, run: Run) -> dict:
 def measure(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, variables: Variables) -> dict:
     """Every figure of one seed: validation and test, and the textbook's sentences where the config has them."""
     data = DataConfig(**config.data)
-    names = [name for name in ("validation", "test") if name in corpus.splits]
-    found = {name: measure_split(programs, variables, corpus, name, data) for name in names}
+    names: list[str] = [name for name in ("validation", "test") if name in corpus.splits]
+    found: dict[str, dict] = {name: measure_split(programs, variables, corpus, name, data) for name in names}
     if config.evaluate.book_sentences:
         sentences = list(config.evaluate.book_sentences)
         outputs = translate(programs, variables, corpus, sentences, data)

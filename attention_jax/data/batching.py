@@ -15,7 +15,7 @@ NO_ROW = -1
 class Bucket(NamedTuple):
     """Sentence pairs padded to one length, their places in the corpus, and how many make a batch."""
 
-    index: Int[np.ndarray, " rows"]
+    places: Int[np.ndarray, " rows"]
     source: Int[np.ndarray, "rows length"]
     target: Int[np.ndarray, "rows length"]
     batch_size: int
@@ -40,8 +40,8 @@ def make_buckets(source: Sentences, target: Sentences, boundaries: Sequence[int]
     for index, length in enumerate(boundaries):
         members = np.flatnonzero(home == index)
         if len(members):
-            sides = (pad([sentences[i] for i in members], length) for sentences in (source, target))
-            buckets.append(Bucket(members, *sides, max(batch_tokens // length, 1)))
+            rows = [pad([sentences[int(i)] for i in members], length) for sentences in (source, target)]
+            buckets.append(Bucket(members, rows[0], rows[1], max(batch_tokens // length, 1)))
     return buckets
 
 
@@ -56,11 +56,11 @@ def pad(sentences: Sequence[Sequence[int] | np.ndarray], length: int) -> Int[np.
 def in_order(buckets: Sequence[Bucket]) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
     """Every batch once, for evaluation: places in the corpus, and rows filled up with padding to full batches."""
     for bucket in buckets:
-        for first in range(0, len(bucket.index), bucket.batch_size):
+        for first in range(0, len(bucket.places), bucket.batch_size):
             part = slice(first, first + bucket.batch_size)
-            missing = ((0, bucket.batch_size - len(bucket.index[part])), (0, 0))
+            missing = ((0, bucket.batch_size - len(bucket.places[part])), (0, 0))
             yield (
-                bucket.index[part],
+                bucket.places[part],
                 {"source": np.pad(bucket.source[part], missing), "target": np.pad(bucket.target[part], missing)},
             )
 

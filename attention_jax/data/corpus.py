@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax.data.splits import SPLITTERS, Splits, sentence_key
 from attention_jax.data.sources import BadLines, Pair, read_parallel, read_tsv
+from attention_jax.data.splits import SPLITTERS, Splits, sentence_key
 from attention_jax.data.tokenizers import EOS, Tokenizer, WordTokenizer
 from attention_jax.errors import UserError
 
@@ -119,7 +119,8 @@ def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None =
 def load(folder: Path) -> Corpus:
     """An imported corpus, its token arrays memory-mapped."""
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    return Corpus({name: _load_split(folder, name) for name in meta["pairs"]}, *_load_tokenizers(folder), meta)
+    source, target = _load_tokenizers(folder)
+    return Corpus({name: _load_split(folder, name) for name in meta["pairs"]}, source, target, meta)
 
 
 def load_references(folder: Path, name: str = EVERYTHING) -> list[Reference]:
@@ -247,8 +248,8 @@ def _save_references(folder: Path, name: str, pairs: Sequence[Pair]) -> None:
 
 
 def _load_split(folder: Path, name: str) -> Split:
-    sides = [
+    source, target = (
         Sentences(*(np.load(folder / f"{name}.{side}{part}.npy", mmap_mode="r") for part in ("", ".offsets")))
         for side in SIDES
-    ]
-    return Split(*sides, load_references(folder, name))
+    )
+    return Split(source, target, load_references(folder, name))

@@ -129,7 +129,9 @@ PRONOUNS = (
     ("they", "ils", 4, False, True),
 )
 OBJECTS = (("him", "le"), ("her", "la"), ("them", "les"), ("me", "me"), ("us", "nous"))
-DETERMINERS = {  # English singular, plural; French masculine, feminine, before a vowel (None: as without), plural
+DETERMINERS: dict[
+    str, tuple
+] = {  # English singular, plural; French masculine, feminine, before a vowel (None: as without), plural
     "the": ("the", "the", "le", "la", ("l'", "l'"), "les"),
     "a": ("a", "some", "un", "une", None, "des"),
     "my": ("my", "my", "mon", "ma", ("mon", "mon"), "mes"),
@@ -208,8 +210,8 @@ PATTERNS: Sequence[Callable[[random.Random, str], Clause]] = (
 
 def _subject(choose: random.Random) -> Phrase:
     if choose.random() < 0.5:
-        english, french, *agreement = choose.choice(PRONOUNS)
-        return Phrase((english,), (Word(french, (0,)),), *agreement)
+        english, french, person, is_feminine, is_plural = choose.choice(PRONOUNS)
+        return Phrase((english,), (Word(french, (0,)),), person, is_feminine, is_plural)
     return _noun_phrase(choose, choose.choice(PEOPLE))
 
 

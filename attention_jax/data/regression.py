@@ -68,7 +68,7 @@ def _blobs(n: int, noise: float) -> Problem:
     return Problem(draw, queries, blob_posterior(queries, noise))
 
 
-PROBLEMS: dict[str, Callable[[int, float], Problem]] = {
+PROBLEMS: dict[str, Callable[..., Problem]] = {
     "sine_power": _curve(sine_power),
     "sine_linear": _curve(sine_linear),
     "blobs": _blobs,

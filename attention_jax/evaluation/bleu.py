@@ -14,7 +14,7 @@ def sacre_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -
 
     metric = BLEU(lowercase=True)
     most = max(map(len, references))
-    streams = [[group[k] if k < len(group) else None for group in references] for k in range(most)]
+    streams: list = [[group[k] if k < len(group) else None for group in references] for k in range(most)]
     score = metric.corpus_score(list(hypotheses), streams)
     return score.score, str(metric.get_signature())
 

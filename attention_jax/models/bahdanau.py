@@ -1,12 +1,12 @@
 """Bahdanau et al. 2015: a recurrent encoder–decoder that learns to align and translate jointly."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from attention_jax.modules.recurrent import GRUCell, GRUEncoder
 from attention_jax.ops.dropout import Dropout, drop, multiplier
@@ -68,7 +68,7 @@ class Bahdanau(nn.Module):
         _require_choice("output", self.output, ("state", "deep"))
         for site in self.dropout_sites:
             _require_choice("dropout_sites", site, SITES)
-        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        types: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         memory = self.hidden * (2 if self.bidirectional else 1)
         self.source_embedding = nn.Embed(self.source_vocabulary, self.embedding, **types)
         self.target_embedding = nn.Embed(self.target_vocabulary, self.embedding, **types)
@@ -154,8 +154,9 @@ class Bahdanau(nn.Module):
         return self.logits(drop(top, dropout))
 
     def _site(self, dropout: Dropout | None, site: str, place: int) -> Dropout | None:
-        active = dropout is not None and site in self.dropout_sites
-        return dropout.fold(2 * SITES.index(site) + place) if active else None
+        if dropout is None or site not in self.dropout_sites:
+            return None
+        return dropout.fold(2 * SITES.index(site) + place)
 
 
 def _advance(

@@ -1,6 +1,7 @@
 """Losses as sums with their counts: parts of a batch add up, and only the reader divides."""
 
-from typing import NamedTuple
+import functools
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,9 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax.ops.shapes import require_shape
 
 
-class Sums(NamedTuple):
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["total", "count"], meta_fields=[])
+@dataclass(frozen=True)
+class Sums:
     """A total and the number of things it is the total of."""
 
     total: Float[Array, "..."]

@@ -77,8 +77,9 @@ def combine(*masks: Mask | None) -> Mask | None:
     present = tuple(mask for mask in masks if mask is not None)
     if len(present) < 2:
         return present[0] if present else None
-    if all(isinstance(mask, MaskRule) for mask in present):
-        return _combine_rules(present)
+    rules = tuple(mask for mask in present if isinstance(mask, MaskRule))
+    if len(rules) == len(present):
+        return _combine_rules(rules)
     return functools.reduce(jnp.logical_and, align_ranks(*(materialize(mask) for mask in present)))
 
 
@@ -127,7 +128,8 @@ def _with_mask(scores: Array, mask: Mask | None) -> tuple[Array, Array]:
         return scores_f32, jnp.ones((1,) * scores.ndim, bool)
     allowed = materialize(mask)
     require_broadcast("mask", allowed.shape, "scores", scores.shape)
-    return align_ranks(scores_f32, allowed)
+    scores_f32, allowed = align_ranks(scores_f32, allowed)
+    return scores_f32, allowed
 
 
 def _divide(weights: Array, total: Array) -> Array:

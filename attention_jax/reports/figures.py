@@ -1,11 +1,14 @@
 """Figures shared by every experiment. Matplotlib is imported when a figure is drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+
+
+Points = Sequence[float] | np.ndarray
 
 
 class Figure(NamedTuple):
@@ -70,7 +73,7 @@ def heatmaps(
 
 
 def curves(
-    series: dict[str, tuple[Sequence[float], Sequence[float]]],
+    series: Mapping[str, tuple[Points, Points]],
     path: Path,
     caption: str,
     *,

@@ -45,7 +45,7 @@ def _count_equation(equation: core.JaxprEqn) -> float:
     return sum(inner) * equation.params.get("length", 1) if equation.primitive.name == "scan" else sum(inner)
 
 
-def _dot_general(equation: core.JaxprEqn) -> float:
+def _dot_general(equation: Any) -> float:
     (contracted, _), _ = equation.params["dimension_numbers"]
     left = equation.invars[0].aval.shape
     return 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)

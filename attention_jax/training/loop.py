@@ -92,7 +92,7 @@ def fit(
             states[member], metrics = _call(run, task, plan, states[member], step, stop, hyper)
             window[member].append(metrics)
         step, before = int(states[0].step), step
-        hooks.advance(step - before, {"loss": float(window[0][-1]["loss"].mean()), "tokens": _tokens(window)})
+        hooks.advance(step - before, {"loss": float(_total(window[0])["loss"].mean()), "tokens": _tokens(window)})
         if step == stop:
             _log(task, plan, states, window, hypers, hooks)
             window = [[] for _ in states]
@@ -118,7 +118,7 @@ def _log(task: Task, plan: Plan, states, window, hypers, hooks: Hooks) -> None:
     """Log each member's training metrics since the last stop and, where due, its evaluation."""
     step = int(states[0].step)
     for member, hyper in enumerate(hypers):
-        sums = jax.tree.map(lambda *parts: sum(parts), *window[member])
+        sums = _total(window[member])
         values = {f"train.{name}": float(s.mean()) for name, s in sums.items()} | {
             "train.tokens": float(sums["loss"].count)
         }
@@ -135,6 +135,10 @@ def _better(state: TrainState, values: dict[str, float], best_by: str) -> Best:
     if score <= float(state.best.score):
         return state.best
     return Best(jnp.float32(score), jnp.copy(state.step), jax.tree.map(jnp.copy, state.variables))
+
+
+def _total(calls: list[Metrics]) -> Metrics:
+    return jax.tree.map(lambda *parts: sum(parts), *calls)
 
 
 def _tokens(window: list[list[Metrics]]) -> float:
