@@ -12,28 +12,28 @@ import time
 
 STARTED = time.perf_counter()
 
-import errno  # noqa: E402
-import re  # noqa: E402
-import sys  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import NoReturn  # noqa: E402
+import errno
+import os
+import re
+import sys
+from pathlib import Path
+from typing import NoReturn
 
-from absl import app, flags  # noqa: E402
-from ml_collections import config_flags  # noqa: E402
+from absl import app, flags, logging
+from ml_collections import config_flags
 
-import experiments  # noqa: E402
-from attention_jax.errors import UserError  # noqa: E402
-from attention_jax.runs.folder import read_config  # noqa: E402
-from attention_jax.runs.interrupt import Interrupted  # noqa: E402
-from attention_jax.runs.machine import profiled, set_up  # noqa: E402
-from attention_jax.runs.modes import MODES  # noqa: E402
+import experiments
+from attention_jax.errors import UserError
+from attention_jax.runs.folder import read_config
+from attention_jax.runs.interrupt import Interrupted
+from attention_jax.runs.machine import set_up
+from attention_jax.runs.modes import MODES, Request
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: FILE.py or FILE.py:VARIANT.")
 MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do; train starts a run or resumes it.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder. Default: runs/ and the config's name.")
 PROFILE = flags.DEFINE_bool("profile", False, "Write a trace of a few training steps to the run's profile/.")
 DEBUG_NANS = flags.DEFINE_bool("debug_nans", False, "Stop with a traceback where a NaN first appears (slow).")
-flags.FLAGS.set_default("verbosity", -1)  # warnings and errors; --verbosity=0 shows what libraries say
 
 
 def main(argv: list[str]) -> None:
@@ -44,16 +44,21 @@ def main(argv: list[str]) -> None:
     if config is None:
         raise UserError(f"{workdir}: no run here. Name an experiment with --config=configs/…")
     set_up(config.precision, debug_nans=DEBUG_NANS.value)
-    with profiled(workdir / "profile" if PROFILE.value else None):
-        MODES[MODE.value](experiments.load(config.experiment), config, workdir, STARTED)
+    MODES[MODE.value](experiments.load(config.experiment), Request(config, workdir, STARTED, PROFILE.value))
 
 
 def parse(argv: list[str]) -> list[str]:
     """The flags; a config that cannot be read or overridden is refused in one line."""
+    for file in (arg.partition("=")[2].partition(":")[0] for arg in argv if arg.startswith("--config=")):
+        if not Path(file).is_file():
+            fail(f"{file}: no such config; there are {', '.join(map(str, sorted(Path('configs').glob('*.py'))))}.")
     try:
-        return flags.FLAGS(argv)
+        remaining = flags.FLAGS(argv)
     except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-        fail(_one_line(error))
+        fail(_one_line(error, argv))
+    if flags.FLAGS["verbosity"].using_default_value:
+        flags.FLAGS.verbosity = logging.WARNING  # --verbosity=0 shows what libraries say
+    return remaining
 
 
 def fail(message: str) -> NoReturn:
@@ -69,19 +74,26 @@ def guarded(argv: list[str]) -> None:
     except Interrupted as stop:
         print(f"\n{stop}", file=sys.stderr)
         sys.exit(130)
+    except KeyboardInterrupt:
+        print("\nstopped before anything was saved.", file=sys.stderr)
+        sys.exit(130)
     except UserError as error:
         fail(str(error))
+    except BrokenPipeError:  # the reader of our output, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         fail(f"disk full at {error.filename or 'the workdir'}: free some space and run the same command again.")
 
 
-def _one_line(error: Exception) -> str:
-    text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
-    unknown = re.search(r"'(.*)'\s*(Did you mean .*)?", text)
-    if isinstance(error, (KeyError, AttributeError)) and unknown:
-        return f"the config has no key {unknown[1]!r}. {unknown[2] or ''}".rstrip()
+def _one_line(error: Exception, argv: list[str]) -> str:
+    text = str(error)
+    if isinstance(error, (KeyError, AttributeError)):
+        nearest = re.search(r'Did you mean "(\w+)" instead of "(\w+)"', text)
+        key = nearest[2] if nearest else re.sub(r"\W", "", text)
+        flag = next((arg.partition("=")[0] for arg in argv if f".{key}" in arg), f"--config.{key}")
+        return f"{flag}: the config has no {key!r}." + (f" Did you mean {nearest[1]!r}?" if nearest else "")
     raised = re.findall(r"^\s*\w+Error: (.*)$", text, flags=re.MULTILINE)
     return raised[-1] if raised else text.strip().splitlines()[0]
 

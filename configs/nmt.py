@@ -41,6 +41,7 @@ PAIRS: dict = {
     "on_bad_line": "error",  # error, skip
     "buckets": (8, 12, 16, 24, 32, 64),  # padded lengths
     "batch_tokens": 2048,  # padded target tokens a batch: rows × bucket length
+    "on_device": True,  # keep the training set on the device; False: gather each call's rows on the host
 }
 
 CORPORA = {
@@ -74,7 +75,7 @@ OPTIMIZER = {
     "schedule": "cosine",  # constant, inverse_sqrt, linear, cosine
     "learning_rate": 2e-3,
     "warmup_steps": 200,
-    "decay_steps": 0,  # set below: the end of training
+    "decay_steps": 0,  # where the decay ends: train.steps of the recipe, unless set
     "final_fraction": 0.02,
     "clip_norm": 1.0,
     "weight_decay": 0.0,
@@ -121,8 +122,9 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
         "evaluate": {"book_sentences": ("go .", "i lost .", "i'm home .")},
     },
     ("bahdanau", "embedded"): {
-        "kwargs": {"embedding": 128, "hidden": 128},
-        "train": {"steps": 800, "evaluate_every": 200, "checkpoint_every": 200, "log_every": 50},
+        "kwargs": {"embedding": 128, "hidden": 128, "dropout_sites": ("embeddings", "output")},
+        "optimizer": {"dropout": 0.4},
+        "train": {"steps": 700, "log_every": 50, "evaluate_every": 175, "checkpoint_every": 175},
     },
     ("bahdanau", "tatoeba"): {"train": {"steps": 2100, "evaluate_every": 300, "checkpoint_every": 300}},
 }

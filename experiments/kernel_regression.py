@@ -16,6 +16,7 @@ from attention_jax.reports.figures import Figure, curves, heatmaps
 from attention_jax.reports.page import Table
 from attention_jax.reports.regression import fits, kernel_shapes
 from attention_jax.runs.folder import Run
+from attention_jax.runs.machine import Profiler
 from attention_jax.runs.modes import Description, Experiment
 
 FIGURE_WIDTHS = (0.1, 0.2, 0.5, 1.0)
@@ -51,8 +52,11 @@ def squared_errors(config: ConfigDict) -> dict[str, np.ndarray]:
 
 def evaluate(config: ConfigDict, run: Run) -> dict:
     """Mean, standard deviation and 95% interval of each estimator's error."""
-    del run
-    return {"estimators": {name: _summary(errors) for name, errors in squared_errors(config).items()}}
+    profiler = Profiler(run.profile)
+    profiler.tick()
+    errors = squared_errors(config)
+    profiler.stop()
+    return {"estimators": {name: _summary(values) for name, values in errors.items()}}
 
 
 def describe(config: ConfigDict) -> Description:
@@ -136,7 +140,7 @@ def _ask(estimate: Estimator, sample: Sample, problem: Problem) -> np.ndarray:
 
 
 def _learned_figure(config: ConfigDict, sample: Sample, path) -> Figure:
-    widths = jnp.geomspace(0.01, 3, 120)
+    widths = jnp.geomspace(0.003, 3, 120)
     series, marks = {}, {}
     for name, leave_one_out in (("own pair left out", True), ("own pair kept (leaks)", False)):
         keep = ~jnp.eye(len(sample.x), dtype=bool) if leave_one_out else None

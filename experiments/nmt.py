@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.batching import Batches, Bucket, in_order, make_buckets
+from attention_jax.data.batching import Batches, Bucket, gather_on_host, in_order, make_buckets
 from attention_jax.data.corpus import Corpus, DataConfig, Sentences, load_or_import, load_references
 from attention_jax.data.tokenizers import BOS, EOS, PAD, Tokenizer, split_words, until_end
 from attention_jax.decoding.greedy import greedy
@@ -34,6 +34,7 @@ from attention_jax.training.state import Variables
 from attention_jax.training.step import train_step
 
 SHOWN_TRANSLATIONS = 30
+BEST_BY = ("validation.bleu", "validation.loss", "train.loss")
 
 
 class Translator(NamedTuple):
@@ -49,10 +50,12 @@ def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) ->
     """The model that `config.model` names."""
     if config.model.name not in TRANSLATORS:
         raise UserError(f"config.model.name={config.model.name!r}: choose one of {', '.join(TRANSLATORS)}.")
-    types = {name: jnp.dtype(config.precision[name]) for name in ("dtype", "param_dtype")}
-    return TRANSLATORS[config.model.name](
-        source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary, **config.model.kwargs, **types
-    )
+    sizes = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
+    types = {name: _dtype(config, name) for name in ("dtype", "param_dtype")}
+    try:
+        return TRANSLATORS[config.model.name](**sizes, **config.model.kwargs, **types)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"config.model.kwargs: {error}") from None
 
 
 def init(model: nn.Module, key: jax.Array) -> Variables:
@@ -87,23 +90,30 @@ def translator(model: nn.Module, max_length: int) -> Translator:
 
 def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
     """What the training loop needs: data on the device, gathered by row inside the compiled step."""
+    if config.train.best_by not in BEST_BY:
+        raise UserError(f"config.train.best_by={config.train.best_by!r}: choose one of {', '.join(BEST_BY)}.")
     data = DataConfig(**config.data)
     buckets = _training_buckets(data, corpus)
-    tables = [{"source": jnp.asarray(bucket.source), "target": jnp.asarray(bucket.target)} for bucket in buckets]
+    tables = jax.device_put([bucket.table for bucket in buckets]) if data.on_device else []
     batches = Batches(buckets, config.train.steps_per_call)
 
     def call(seed, step, stop):
         chosen = batches.call(seed, step, stop)
-        return tables[chosen.bucket], chosen.rows
+        if data.on_device:
+            return tables[chosen.bucket], chosen.rows
+        return gather_on_host(buckets[chosen.bucket], chosen.rows, config.train.steps_per_call)
+
+    def measure_validation(variables):
+        if "validation" not in corpus.splits:
+            return {}
+        return _numbers({"validation": measure_split(programs, variables, corpus, "validation", data)})
 
     return Task(
         init=functools.partial(init, programs.model),
         loss=_training_loss(programs.model),
         call=call,
         steps_per_epoch=batches.steps_per_epoch,
-        evaluate=lambda variables: _numbers(
-            {"validation": measure_split(programs, variables, corpus, "validation", data)}
-        ),
+        evaluate=measure_validation,
     )
 
 
@@ -303,6 +313,13 @@ def _numbers(tree: dict) -> dict[str, float]:
 
 def _encode(tokenizer: Tokenizer, text: str, data: DataConfig) -> list[int]:
     return [*tokenizer.encode(text), EOS][: data.max_length]
+
+
+def _dtype(config: ConfigDict, name: str) -> jnp.dtype:
+    try:
+        return jnp.dtype(config.precision[name])
+    except TypeError:
+        raise UserError(f"config.precision.{name}={config.precision[name]!r}: choose float32 or bfloat16.") from None
 
 
 def _lengths(tokens):

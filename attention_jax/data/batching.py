@@ -21,6 +21,11 @@ class Bucket(NamedTuple):
     batch_size: int
 
     @property
+    def table(self) -> dict[str, np.ndarray]:
+        """The columns that a training step gathers its batch from."""
+        return {"source": self.source, "target": self.target}
+
+    @property
     def num_batches(self) -> int:
         return -(-len(self.source) // self.batch_size)
 
@@ -51,6 +56,17 @@ def pad(sentences: Sequence[Sequence[int] | np.ndarray], length: int) -> Int[np.
     for row, sentence in zip(rows, sentences, strict=True):
         row[: len(sentence)] = sentence
     return rows
+
+
+def gather_on_host(
+    bucket: Bucket, rows: Int[np.ndarray, "steps batch"], steps: int
+) -> tuple[dict[str, np.ndarray], Int[np.ndarray, "steps batch"]]:
+    """A table of just the rows of `steps` steps (missing ones are padding), and their places in it."""
+    every = np.full((steps, rows.shape[1]), NO_ROW, np.int32)
+    every[: len(rows)] = rows
+    places = np.arange(every.size, dtype=np.int32).reshape(every.shape)
+    table = {name: column[np.maximum(every.ravel(), 0)] for name, column in bucket.table.items()}
+    return table, np.where(every == NO_ROW, NO_ROW, places)[: len(rows)]
 
 
 def in_order(buckets: Sequence[Bucket]) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:

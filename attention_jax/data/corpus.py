@@ -96,6 +96,7 @@ class DataConfig(NamedTuple):
     on_bad_line: str
     buckets: tuple[int, ...]
     batch_tokens: int
+    on_device: bool
 
 
 def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None = None) -> Corpus:
@@ -178,6 +179,11 @@ def _read_splits(config: DataConfig, bad_lines: BadLines) -> tuple[Splits, list[
         raise UserError(f"config.data.source={config.source!r}: choose one of {', '.join(READERS)}.")
     if config.split not in SPLITTERS:
         raise UserError(f"config.data.split={config.split!r}: choose one of {', '.join(SPLITTERS)}.")
+    if config.max_length > config.buckets[-1]:
+        raise UserError(
+            f"config.data.max_length={config.max_length} exceeds the last of config.data.buckets={config.buckets}: "
+            "raise that one too."
+        )
     if config.source != "embedded" and not config.path:
         raise UserError("config.data.path is not set: give the data file with --config.data.path=PATH.")
     given = {"validation": config.validation_path, "test": config.test_path}

@@ -64,10 +64,13 @@ class Bahdanau(nn.Module):
     dtype: jnp.dtype = jnp.float32
     param_dtype: jnp.dtype = jnp.float32
 
-    def setup(self):
+    def __post_init__(self):
         _require_choice("output", self.output, ("state", "deep"))
         for site in self.dropout_sites:
             _require_choice("dropout_sites", site, SITES)
+        super().__post_init__()
+
+    def setup(self):
         types: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         memory = self.hidden * (2 if self.bidirectional else 1)
         self.source_embedding = nn.Embed(self.source_vocabulary, self.embedding, **types)

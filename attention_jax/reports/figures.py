@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-
 Points = Sequence[float] | np.ndarray
 
 

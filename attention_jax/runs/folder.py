@@ -21,8 +21,9 @@ Differences = dict[str, tuple[Any, Any]]
 class Run:
     """An open run folder. `seconds()` counts the wall time of this and of earlier, interrupted processes."""
 
-    def __init__(self, path: Path, started: float):
+    def __init__(self, path: Path, started: float, profile: bool = False):
         self.path = path
+        self.profile = path / "profile" if profile else None
         self._started = started
         self._earlier = 0.0
         self._events: dict[int, Any] = {}
@@ -62,7 +63,7 @@ class Run:
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         for name, value in values.items():
-            self._writer(seed).add_scalar(name.replace(".", "/"), value, step)
+            self._writer(seed, step).add_scalar(name.replace(".", "/"), value, step)
 
     def mean_over_steps(self, name: str, seed: int, after: int) -> float:
         """The token-weighted mean of a training metric over the lines logged after a step."""
@@ -72,7 +73,7 @@ class Run:
 
     def has_progress(self) -> bool:
         """Whether anything was trained here that is worth keeping."""
-        return self.checkpoints.exists() or bool(self.metrics())
+        return any(self.checkpoints.glob("[0-9]*")) or bool(self.metrics())
 
     def result(self) -> dict | None:
         """The finished run's result, or None."""
@@ -84,17 +85,19 @@ class Run:
         for writer in self._events.values():
             writer.close()
 
-    def _writer(self, seed: int) -> Any:
+    def _writer(self, seed: int, step: int) -> Any:
         from tensorboardX import SummaryWriter
 
         if seed not in self._events:
-            self._events[seed] = SummaryWriter(str(self.path / "tensorboard" / f"seed_{seed}"))
+            self._events[seed] = SummaryWriter(str(self.path / "tensorboard" / f"seed_{seed}"), purge_step=step)
         return self._events[seed]
 
 
 @contextlib.contextmanager
-def open_run(path: Path, config: ConfigDict, started: float) -> Iterator[Run]:
+def open_run(path: Path, config: ConfigDict, started: float, profile: bool = False) -> Iterator[Run]:
     """Lock the folder, refuse another config's, write config.json, and close it in the end.
+
+    Only `train.steps` may differ from the stored config, upwards: the run is then unfinished again.
 
     Raises UserError where another process uses the folder or where it holds another config's run.
     """
@@ -105,7 +108,7 @@ def open_run(path: Path, config: ConfigDict, started: float) -> Iterator[Run]:
             raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
         if stored is not None:
             _refuse_other(path, stored, config)
-        run = Run(path, started)
+        run = Run(path, started, profile)
         try:
             write_whole(path / "config.json", to_json(config))
             yield run
@@ -177,6 +180,8 @@ def _refuse_other(path: Path, stored: ConfigDict, config: ConfigDict) -> None:
     before, now = changed.get("train.steps", (0, 0))
     if now > before:
         del changed["train.steps"]
+        if not changed:
+            (path / "result.json").unlink(missing_ok=True)
     if changed:
         shown = "; ".join(f"{key}: {old!r} there, {new!r} now" for key, (old, new) in changed.items())
         raise UserError(f"{path}: holds a run of another config ({shown}). Choose another --workdir.")

@@ -1,19 +1,23 @@
 """What a process sets up before it computes: precision, and a compilation cache that survives it."""
 
-import contextlib
 import hashlib
 import os
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 from ml_collections import ConfigDict
 
+from attention_jax.errors import UserError
+
 
 def set_up(precision: ConfigDict, *, debug_nans: bool = False) -> None:
     """Apply the config's matmul precision and turn the persistent compilation cache on."""
-    jax.config.update("jax_default_matmul_precision", precision.matmul)
+    try:
+        jax.config.update("jax_default_matmul_precision", precision.matmul)
+    except ValueError:
+        choices = "default, high, highest, bfloat16, tensorfloat32 or float32"
+        raise UserError(f"config.precision.matmul={precision.matmul!r}: choose {choices}.") from None
     jax.config.update("jax_debug_nans", debug_nans)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
@@ -35,11 +39,25 @@ def _processor() -> str:
     return "".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
 
 
-@contextlib.contextmanager
-def profiled(folder: Path | None) -> Iterator[None]:
-    """A trace of what runs inside, for TensorBoard or Perfetto, where a folder is given."""
-    if folder is None:
-        yield
-        return
-    with jax.profiler.trace(str(folder)):
-        yield
+class Profiler:
+    """A trace of a few calls, for TensorBoard or Perfetto, where a folder is given; the first call compiles."""
+
+    FIRST, LAST = 1, 4
+
+    def __init__(self, folder: Path | None):
+        self._folder, self._calls, self._is_tracing = folder, 0, False
+
+    def tick(self) -> None:
+        """Count one call; starts and ends the trace."""
+        self._calls += 1
+        if self._folder is not None and self._calls == self.FIRST:
+            jax.profiler.start_trace(str(self._folder))
+            self._is_tracing = True
+        elif self._calls == self.LAST:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the trace where one runs."""
+        if self._is_tracing:
+            jax.profiler.stop_trace()
+            self._is_tracing = False

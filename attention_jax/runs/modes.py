@@ -1,5 +1,6 @@
 """The modes of the launcher, written once: an experiment supplies functions, a mode calls them."""
 
+import contextlib
 import platform
 from collections.abc import Callable
 from importlib import metadata
@@ -34,9 +35,30 @@ class Experiment(NamedTuple):
     tables: Callable[[ConfigDict, Run, dict], list[Table]]
 
 
-def train(experiment: Experiment, config: ConfigDict, workdir: Path, started: float) -> None:
+class Request(NamedTuple):
+    """What the launcher was asked for; `started` is when the process began, by time.perf_counter."""
+
+    config: ConfigDict
+    workdir: Path
+    started: float
+    profile: bool
+
+    def open(self) -> contextlib.AbstractContextManager[Run]:
+        """The run's folder, locked."""
+        if not self.config.seeds:
+            raise UserError("config.seeds is empty: name at least one seed.")
+        return open_run(self.workdir, self.config, self.started, self.profile)
+
+    def require_run(self) -> None:
+        """Raise UserError where no run was started."""
+        if not (self.workdir / "config.json").exists():
+            raise UserError(f"{self.workdir}: no run here. Start one with --mode=train --config=….")
+
+
+def train(experiment: Experiment, request: Request) -> None:
     """Start, resume or go on with a run, then write its figures, report and result."""
-    with open_run(workdir, config, started) as run:
+    config = request.config
+    with request.open() as run:
         result = run.result()
         if result is None:
             metrics = experiment.train(config, run)
@@ -47,31 +69,30 @@ def train(experiment: Experiment, config: ConfigDict, workdir: Path, started: fl
         _print_result(experiment, run, result)
 
 
-def evaluate(experiment: Experiment, config: ConfigDict, workdir: Path, started: float) -> None:
+def evaluate(experiment: Experiment, request: Request) -> None:
     """Measure a trained run again, from its best checkpoint."""
-    _require_run(workdir)
-    with open_run(workdir, config, started) as run:
-        for name, value in flatten(experiment.evaluate(config, run)).items():
+    request.require_run()
+    with request.open() as run:
+        for name, value in flatten(experiment.evaluate(request.config, run)).items():
             print(f"{name}\t{value}")
 
 
-def report(experiment: Experiment, config: ConfigDict, workdir: Path, started: float) -> None:
+def report(experiment: Experiment, request: Request) -> None:
     """Draw a finished run's figures and write its page again."""
-    _require_run(workdir)
-    with open_run(workdir, config, started) as run:
+    request.require_run()
+    with request.open() as run:
         result = run.result()
         if result is None:
-            raise UserError(f"{workdir}: not finished, nothing to report. Run --mode=train --workdir={workdir} first.")
-        _write_report(experiment, config, run, result)
+            raise UserError(f"{run.path}: not finished, nothing to report. Run --mode=train first.")
+        _write_report(experiment, request.config, run, result)
         print(run.path / "report.html")
 
 
-def describe(experiment: Experiment, config: ConfigDict, workdir: Path, started: float) -> None:
+def describe(experiment: Experiment, request: Request) -> None:
     """Parameters, memory and FLOPs of one training step, without data or training."""
     from tabulate import tabulate
 
-    del workdir, started
-    description = experiment.describe(config)
+    description = experiment.describe(request.config)
     leaves = jax.tree_util.tree_leaves_with_path(description.parameters)
     rows = [(_name(path), "×".join(map(str, leaf.shape)), leaf.dtype, leaf.size) for path, leaf in leaves]
     print(tabulate(rows, headers=("parameter", "shape", "dtype", "size"), intfmt=",", tablefmt="presto"))
@@ -81,7 +102,7 @@ def describe(experiment: Experiment, config: ConfigDict, workdir: Path, started:
     print(f"FLOPs a step      {spent.flops:,.0f}")
 
 
-MODES: dict[str, Callable[[Experiment, ConfigDict, Path, float], None]] = {
+MODES: dict[str, Callable[[Experiment, Request], None]] = {
     "train": train,
     "evaluate": evaluate,
     "report": report,
@@ -103,11 +124,6 @@ def _print_result(experiment: Experiment, run: Run, result: dict) -> None:
     print()
     for path in (*sorted((run.path / "figures").glob("*.png")), run.path / "report.html", run.path / "result.json"):
         print(path)
-
-
-def _require_run(workdir: Path) -> None:
-    if not (workdir / "config.json").exists():
-        raise UserError(f"{workdir}: no run here. Start one with --mode=train --config=… --workdir={workdir}.")
 
 
 def _name(path: tuple) -> str:

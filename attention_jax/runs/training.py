@@ -1,7 +1,7 @@
 """A run's training: its plan and hyperparameters from the config, its progress bar, its checkpoints."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,13 +12,19 @@ from tqdm import tqdm
 from attention_jax.errors import UserError
 from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted, interruptible
+from attention_jax.runs.machine import Profiler
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.loop import Hooks, NotFinite, Plan, Task, fit, initial_states
+from attention_jax.training.optimizer import SCHEDULES
 from attention_jax.training.state import TrainState, Variables
 
 
 def plan_of(config: ConfigDict) -> Plan:
     """`config.train` with the schedule's name."""
+    if config.optimizer.schedule not in SCHEDULES:
+        raise UserError(
+            f"config.optimizer.schedule={config.optimizer.schedule!r}: choose one of {', '.join(SCHEDULES)}."
+        )
     return Plan(**config.train, schedule=config.optimizer.schedule)
 
 
@@ -38,12 +44,14 @@ def train_members(config: ConfigDict, run: Run, task: Task, start_from: Variable
     try:
         states = _restore(config, run, task, checkpoints, start_from)
         hypers = [hyper_of(config, seed) for seed in config.seeds]
-        with interruptible() as is_interrupted, _progress(plan, states) as bar:
+        profiler = Profiler(run.profile)
+        with interruptible() as is_interrupted, _Bar(plan.steps, int(states[0].step), profiler.tick) as bar:
             states = fit(task, plan, hypers, states, checkpoints, Hooks(run.log, bar.advance, is_interrupted))
+        profiler.stop()
     except NotFinite as error:
         last = checkpoints.last_step()
         kept = f"the checkpoint of step {last} is kept" if last else "there was no checkpoint yet"
-        raise UserError(f"{error}; {kept}. Lower --config.optimizer.learning_rate.") from None
+        raise UserError(f"{error}; {kept}. Lower --config.optimizer.learning_rate in another --workdir.") from None
     finally:
         checkpoints.close()
     step = int(states[0].step)
@@ -78,7 +86,8 @@ def _restore(
 class _Bar:
     """A progress bar over steps with the loss and tokens a second beside it."""
 
-    def __init__(self, total: int, done: int):
+    def __init__(self, total: int, done: int, tick: Callable[[], None]):
+        self._tick = tick
         is_terminal = sys.stderr.isatty()
         self._bar = tqdm(
             total=total, initial=done, unit="step", dynamic_ncols=True, mininterval=0.5 if is_terminal else 30
@@ -86,6 +95,7 @@ class _Bar:
         self._tokens = 0.0
 
     def advance(self, steps: int, shown: dict[str, float]) -> None:
+        self._tick()
         self._tokens += shown["tokens"]
         elapsed = self._bar.format_dict["elapsed"] or 1e-9
         self._bar.set_postfix_str(f"loss {shown['loss']:.3f}, {self._tokens / elapsed:,.0f} tokens/s", refresh=False)
@@ -96,10 +106,6 @@ class _Bar:
 
     def __exit__(self, *exception) -> None:
         self._bar.close()
-
-
-def _progress(plan: Plan, states: Sequence[TrainState]) -> _Bar:
-    return _Bar(plan.steps, int(states[0].step))
 
 
 def _tell(line: str) -> None:

@@ -9,6 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from attention_jax.errors import UserError
+
+UNREADABLE = ".unreadable"
+
 
 class Checkpoints:
     """Numbered states in a folder. `tell` gets a line when a checkpoint cannot be read."""
@@ -28,7 +32,10 @@ class Checkpoints:
             self._manager.save(step, args=self._ocp.args.StandardSave(jax.tree.map(np.asarray, state)), force=True)
 
     def restore(self, like: Any) -> tuple[int, Any] | None:
-        """The last step that can be read and its state, shaped like `like`; None where there is none."""
+        """The last step that can be read and its state, shaped like `like`; None where there is none.
+
+        A checkpoint that cannot be read is set aside; UserError is raised where that leaves none.
+        """
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
                 with warnings.catch_warnings():
@@ -37,9 +44,16 @@ class Checkpoints:
                 return step, state
             except Exception as error:
                 reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+                self._set_aside(step)
                 self._tell(f"{self._folder / str(step)}: cannot be read ({reason}); using the one before it.")
-                self._manager.delete(step)
+        if any(self._folder.glob("*" + UNREADABLE)):
+            raise UserError(f"{self._folder}: none of the checkpoints can be read. Start over in another --workdir.")
         return None
+
+    def _set_aside(self, step: int) -> None:
+        """Out of the way of the checkpoint that a resumed run writes at the same step, but not lost."""
+        (self._folder / str(step)).rename(self._folder / f"{step}{UNREADABLE}")
+        self._manager.reload()
 
     def last_step(self) -> int | None:
         """The step of the newest checkpoint."""

@@ -130,7 +130,7 @@ def _log(task: Task, plan: Plan, states, window, hypers, hooks: Hooks) -> None:
 
 def _better(state: TrainState, values: dict[str, float], best_by: str) -> Best:
     if best_by not in values:
-        raise UserError(f"config.train.best_by={best_by!r} is not measured: choose one of {', '.join(values)}.")
+        raise UserError(f"config.train.best_by={best_by!r} is not measured here: there is {', '.join(values)}.")
     score = values[best_by] * (-1 if best_by.endswith("loss") else 1)
     if score <= float(state.best.score):
         return state.best

@@ -1,0 +1,114 @@
+"""Import: splits by source, vocabularies of the training split, arrays that come back."""
+
+import numpy as np
+import pytest
+
+from attention_jax.data.corpus import DataConfig, Sentences, load_or_import, load_references
+from attention_jax.data.sources import Pair
+from attention_jax.data.splits import by_source, in_order, sentence_key
+from attention_jax.data.tokenizers import EOS, UNK
+from attention_jax.errors import UserError
+from configs.nmt import CORPORA
+
+PAIRS = [Pair(f"s{i // 3}", f"t{i}", f"f:{i + 1}") for i in range(30)]
+
+
+def config(**changes):
+    return DataConfig(**CORPORA["tsv"])._replace(validation=2, test=0, min_count=1, **changes)
+
+
+def write(path, pairs):
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
+    return str(path)
+
+
+def test_a_source_sentence_is_in_one_split_alone():
+    splits = by_source(PAIRS, train=0, validation=3, test=2, seed=0)
+    keys = {name: {sentence_key(pair) for pair in pairs} for name, pairs in splits.items()}
+    assert [len(keys[name]) for name in ("train", "validation", "test")] == [5, 3, 2]
+    assert len(set.union(*keys.values())) == 10
+    assert sum(map(len, splits.values())) == len(PAIRS)
+    assert splits == by_source(PAIRS, 0, 3, 2, seed=0)
+    assert splits != by_source(PAIRS, 0, 3, 2, seed=1)
+
+
+def test_in_order_takes_the_first_pairs_and_validates_on_sentences_not_among_them():
+    splits = in_order(PAIRS, train=4, validation=5, test=0, seed=0)
+    assert splits["train"] == PAIRS[:4]
+    assert splits["validation"] == PAIRS[6:11]
+
+
+@pytest.mark.parametrize(("split", "counts"), [(by_source, (0, 9, 1)), (in_order, (28, 5, 0))])
+def test_too_few_sentences_are_refused(split, counts):
+    with pytest.raises(UserError, match="Lower --config.data"):
+        split(PAIRS, *counts, seed=0)
+
+
+def test_an_import_comes_back_from_its_files(tmp_path):
+    path = write(tmp_path / "p.txt", [(f"a{i} b .", f"x{i} y .") for i in range(10)])
+    corpus = load_or_import(tmp_path / "data", config(path=path))
+    train = corpus.splits["train"]
+    assert isinstance(train.source.tokens, np.memmap)
+    assert len(train.source) == len(train.target) == 8
+    for index in range(8):
+        words = corpus.source.words(train.source[index])
+        assert words[1:] == ["b", ".", "<eos>"]
+        assert words[0][0] == "a"
+    again = load_or_import(tmp_path / "data", config(path="gone"))  # imported once
+    assert again.meta == corpus.meta
+
+
+def test_the_vocabulary_is_of_the_training_split_alone(tmp_path):
+    path = write(tmp_path / "p.txt", [(f"a{i}", f"x{i}") for i in range(10)])
+    corpus = load_or_import(tmp_path / "data", config(path=path))
+    validation = corpus.splits["validation"]
+    assert all(list(validation.source[i]) == [UNK, EOS] for i in range(2))
+
+
+def test_every_reference_of_a_sentence_is_kept(tmp_path):
+    path = write(tmp_path / "p.txt", [(f"a{i // 2}", f"x{i}") for i in range(20)])
+    corpus = load_or_import(tmp_path / "data", config(path=path))
+    assert [len(reference.targets) for reference in corpus.splits["validation"].references] == [2, 2]
+    assert len(load_references(tmp_path / "data")) == 10
+
+
+LONG = [(f"a{i}", "x " * (i + 1)) for i in range(10)]
+
+
+def test_long_sentences_are_refused_cut_or_skipped_as_the_config_says(tmp_path):
+    path = write(tmp_path / "p.txt", LONG)
+    with pytest.raises(UserError, match=r"p.txt:\d+: \d+ tokens with <eos>.*max_length is 6.*on_long=truncate or skip"):
+        load_or_import(tmp_path / "error", config(path=path, max_length=6))
+    assert not (tmp_path / "error").exists()
+    cut = load_or_import(tmp_path / "cut", config(path=path, max_length=6, on_long="truncate")).meta
+    assert cut["too_long"] == {"pairs": 5, "what": "truncate"}
+    assert sum(cut["pairs"].values()) == 10
+    skipped = load_or_import(tmp_path / "skip", config(path=path, max_length=6, on_long="skip")).meta
+    assert sum(skipped["pairs"].values()) == 5
+
+
+def test_held_out_files_replace_the_split_and_leave_the_training_pairs(tmp_path):
+    train = write(tmp_path / "train.txt", [(f"a{i}", f"x{i}") for i in range(10)])
+    held_out = write(tmp_path / "val.txt", [("a3", "x"), ("b", "y")])
+    corpus = load_or_import(tmp_path / "data", config(path=train, validation_path=held_out))
+    assert corpus.meta["pairs"] == {"train": 9, "validation": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": "web"}, "config.data.source='web': choose one of embedded, tsv, parallel"),
+        ({"split": "none"}, "config.data.split='none': choose one of by_source, in_order"),
+        ({"path": ""}, "config.data.path is not set"),
+    ],
+)
+def test_a_wrong_choice_names_its_key(tmp_path, change, message):
+    with pytest.raises(UserError, match=message):
+        load_or_import(tmp_path / "data", config(**{"path": "p", **change}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_sentences_are_slices_of_one_array():
+    joined = Sentences.join([[1, 2], [], [3]])
+    assert [list(joined[i]) for i in range(3)] == [[1, 2], [], [3]]
+    assert list(joined.lengths) == [2, 0, 1]

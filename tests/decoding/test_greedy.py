@@ -1,0 +1,43 @@
+"""Greedy decoding over a toy model whose best continuation is known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax.decoding.greedy import greedy
+
+BOS, EOS, PAD = 1, 2, 0
+CHAINS = jnp.array([[BOS, 5, 6, 7, EOS], [BOS, EOS, 0, 0, 0], [BOS, 8, 8, 8, 8]])
+
+
+def step(tokens, cache):
+    """The next word of each row's chain; a chain without end repeats its last word."""
+    row, position = cache
+    following = CHAINS[row, jnp.minimum(position + 1, 4)]
+    return jax.nn.one_hot(following, 10), (row, position + 1)
+
+
+def decode(max_length, rows=(0, 1, 2)):
+    cache = (jnp.array(rows), jnp.zeros(len(rows), jnp.int32))
+    return jax.jit(lambda c: greedy(step, c, len(rows), max_length, bos=BOS, eos=EOS, pad=PAD))(cache)
+
+
+def test_each_sentence_ends_on_its_own_and_is_padded_after_its_end():
+    np.testing.assert_array_equal(decode(6), [[5, 6, 7, EOS, 0, 0], [EOS, 0, 0, 0, 0, 0], [8, 8, 8, 8, 8, 8]])
+
+
+def test_a_sentence_does_not_depend_on_its_batch():
+    np.testing.assert_array_equal(decode(6, rows=(0,))[0], decode(6)[0])
+
+
+def test_the_loop_stops_when_all_have_ended():
+    calls = []
+
+    def counted(tokens, cache):
+        jax.debug.callback(lambda: calls.append(1))
+        return step(tokens, cache)
+
+    cache = (jnp.array([0, 1]), jnp.zeros(2, jnp.int32))
+    greedy(counted, cache, 2, 100, bos=BOS, eos=EOS, pad=PAD).block_until_ready()
+    jax.effects_barrier()
+    assert len(calls) == 4

@@ -1,0 +1,44 @@
+"""FLOPs counted in the jaxpr agree with the closed form, loops included."""
+
+import jax
+import jax.numpy as jnp
+
+from attention_jax.training.cost import cost, flops
+
+A, B = jnp.ones((8, 16)), jnp.ones((16, 32))
+
+
+def test_a_matrix_product_is_two_flops_a_multiply_add():
+    assert flops(lambda a, b: a @ b, A, B) == 2 * 8 * 16 * 32
+
+
+def test_batch_axes_multiply():
+    assert (
+        flops(lambda a, b: jnp.einsum("xik,xkj->xij", a, b), jnp.ones((5, 8, 16)), jnp.ones((5, 16, 32)))
+        == 5 * 2 * 8 * 16 * 32
+    )
+
+
+def test_a_scan_counts_its_body_as_often_as_it_runs():
+    def scanned(x, b):
+        return jax.lax.scan(lambda x, _: (jnp.tanh(x @ b), None), x, length=7)[0]
+
+    assert flops(jax.jit(scanned), A, jnp.ones((16, 16))) == 7 * 2 * 8 * 16 * 16
+
+
+def test_a_gradient_costs_twice_the_forward_pass_more():
+    def total(a, b):
+        return jnp.sum((a @ b) ** 2)
+
+    assert flops(jax.grad(total, argnums=(0, 1)), A, B) == 3 * 2 * 8 * 16 * 32
+
+
+def test_a_branch_counts_its_dearest_side():
+    def branch(is_deep, a, b):
+        return jax.lax.cond(is_deep, lambda: a @ b @ b.T, lambda: a)
+
+    assert flops(branch, True, A, B) == 2 * (2 * 8 * 16 * 32)
+
+
+def test_memory_covers_arguments_and_result():
+    assert cost(lambda a, b: a @ b, A, B).bytes >= 4 * (8 * 16 + 16 * 32 + 8 * 32)
