@@ -21,11 +21,10 @@ from attention_jax.training.state import TrainState, Variables
 
 def plan_of(config: ConfigDict) -> Plan:
     """`config.train` with the schedule's name."""
-    if config.optimizer.schedule not in SCHEDULES:
-        raise UserError(
-            f"config.optimizer.schedule={config.optimizer.schedule!r}: choose one of {', '.join(SCHEDULES)}."
-        )
-    return Plan(**config.train, schedule=config.optimizer.schedule)
+    schedule = config.optimizer.schedule
+    if schedule not in SCHEDULES:
+        raise UserError(f"config.optimizer.schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}.")
+    return Plan(**config.train, schedule=schedule)
 
 
 def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
