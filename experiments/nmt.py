@@ -50,10 +50,10 @@ def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) ->
     """The model that `config.model` names."""
     if config.model.name not in TRANSLATORS:
         raise UserError(f"config.model.name={config.model.name!r}: choose one of {', '.join(TRANSLATORS)}.")
-    sizes = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
-    types = {name: _dtype(config, name) for name in ("dtype", "param_dtype")}
+    kwargs: dict[str, Any] = {name: _dtype(config, name) for name in ("dtype", "param_dtype")}
+    kwargs |= {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary, **config.model.kwargs}
     try:
-        return TRANSLATORS[config.model.name](**sizes, **config.model.kwargs, **types)
+        return TRANSLATORS[config.model.name](**kwargs)
     except (TypeError, ValueError) as error:
         raise UserError(f"config.model.kwargs: {error}") from None
 

@@ -57,6 +57,9 @@ def heatmaps(
             axis, panel = axes[row, col], weights[row, col]
             if query_labels is not None and key_labels is not None:
                 queries, keys = query_labels[row][col], key_labels[row][col]
+                if not len(keys):  # the grid has more panels than there are sentences
+                    axis.set_axis_off()
+                    continue
                 panel = panel[: len(queries), : len(keys)]
                 axis.set_xticks(range(len(keys)), keys, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
                 axis.set_yticks(range(len(queries)), queries, fontsize=8)

@@ -21,7 +21,7 @@ def update(
     θ ← θ − η_t (Adam(g · min(1, c / ‖g‖)) + λ θ) (Kingma & Ba 2015, alg. 1; Pascanu et al. 2013, alg. 1;
     Loshchilov & Hutter 2019, alg. 2). Weight decay λ acts on matrices, not on biases and gains.
     """
-    norm = optax.global_norm(gradients)
+    norm = optax.tree.norm(gradients)
     scale = jnp.minimum(1, hyper["clip_norm"] / jnp.maximum(norm, 1e-12))
     direction, moments = ADAM.update(jax.tree.map(lambda g: g * scale, gradients), moments)
     rate = SCHEDULES[schedule](step, hyper)

@@ -53,7 +53,7 @@ def test_the_learned_width_is_at_a_minimum_of_the_leave_one_out_loss():
 def test_without_leaving_its_own_pair_out_the_width_collapses_and_the_loss_vanishes():
     (honest,), _ = learned_width(*SAMPLE, True, steps=200, learning_rate=0.05)
     (leaky,), losses = learned_width(*SAMPLE, False, steps=200, learning_rate=0.05)
-    assert leaky < honest / 10
+    assert leaky < honest / 2
     assert losses[-1] < 0.02
 
 

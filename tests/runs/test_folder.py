@@ -1,0 +1,127 @@
+"""A run's folder: locked, of one config, its files whole."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.runs.folder import Run, flatten, nested, open_run, read_config, write_result
+
+
+def config(**changes):
+    base = {"a": {"b": 1, "c": (1, 2)}, "train": {"steps": 10}, "seeds": (0,)}
+    return ConfigDict({**base, **changes})
+
+
+def open_once(path, conf=None):
+    return open_run(path, conf or config(), time.perf_counter())
+
+
+def keep(run):
+    """Something worth keeping, so that a refused start does not clean up."""
+    run.log(1, 0, {"train.loss": 1.0, "train.tokens": 2.0})
+
+
+def test_a_config_comes_back_as_it_was(tmp_path):
+    with open_once(tmp_path / "w"):
+        pass
+    assert read_config(tmp_path / "w") == config()
+    assert read_config(tmp_path) is None
+
+
+def test_another_config_is_refused_with_what_differs(tmp_path):
+    with open_once(tmp_path / "w") as run:
+        keep(run)
+    other = config(a={"b": 2, "c": (1, 3)})
+    with (
+        pytest.raises(UserError, match=r"a.b: 1 there, 2 now; a.c: \[1, 2\] there, \[1, 3\] now.*another --workdir"),
+        open_once(tmp_path / "w", other),
+    ):
+        pass
+    assert len(Run(tmp_path / "w", 0).metrics()) == 1
+
+
+def test_only_the_number_of_steps_may_be_raised_and_the_run_is_then_unfinished(tmp_path):
+    with open_once(tmp_path / "w"):
+        write_result(tmp_path / "w", {"status": "finished"})
+    with open_once(tmp_path / "w", config(train={"steps": 20})) as run:
+        assert run.result() is None
+    with pytest.raises(UserError, match="train.steps: 20 there, 10 now"), open_once(tmp_path / "w"):
+        pass
+
+
+def test_a_folder_that_holds_something_else_is_refused_and_untouched(tmp_path):
+    (tmp_path / "precious.txt").write_text("x")
+    with pytest.raises(UserError, match="not empty and holds no run"), open_once(tmp_path):
+        pass
+    assert (tmp_path / "precious.txt").read_text() == "x"
+    with pytest.raises(UserError, match="precious.txt: not a folder"), open_once(tmp_path / "precious.txt"):
+        pass
+
+
+def test_a_refused_start_leaves_nothing_behind(tmp_path):
+    def fail():
+        with open_once(tmp_path / "w") as run:
+            run.subfolder("data")
+            raise UserError("bad input")
+
+    with pytest.raises(UserError, match="bad input"):
+        fail()
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_folder_in_use_is_refused_and_free_again_when_its_process_is_killed(tmp_path):
+    program = (
+        "import sys, time; from pathlib import Path; from ml_collections import ConfigDict\n"
+        "from attention_jax.runs.folder import open_run\n"
+        "with open_run(Path(sys.argv[1]), ConfigDict({'train': {'steps': 1}}), 0.0):\n"
+        "    print('open', flush=True); time.sleep(60)"
+    )
+    arguments = [sys.executable, "-c", program, str(tmp_path / "w")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
+        assert owner.stdout.readline() == "open\n"
+        other = ConfigDict({"train": {"steps": 1}})
+        with pytest.raises(UserError, match=f"in use by process {owner.pid}"), open_once(tmp_path / "w", other):
+            pass
+        owner.kill()
+    with open_once(tmp_path / "w", other):
+        pass
+
+
+def test_rewinding_drops_later_metrics_and_a_line_cut_short(tmp_path):
+    with open_once(tmp_path / "w") as run:
+        for step in (1, 2, 3):
+            run.log(step, 0, {"train.loss": float(step), "train.tokens": 1.0})
+        with open(run.path / "metrics.jsonl", "a") as file:
+            file.write('{"step": 4, "tr')
+        assert [line["step"] for line in run.metrics()] == [1, 2, 3]
+        run.rewind(2)
+        run.log(3, 0, {"train.loss": 30.0, "train.tokens": 3.0})
+        assert [line["step"] for line in run.metrics()] == [1, 2, 3]
+        assert run.mean_over_steps("train.loss", 0, after=1) == (2 * 1 + 30 * 3) / 4
+
+
+def test_time_goes_on_from_an_interrupted_process(tmp_path):
+    with open_once(tmp_path / "w") as run:
+        run.log(1, 0, {"train.loss": 1.0})
+    line = run.metrics()[0] | {"seconds": 100.0}
+    (tmp_path / "w" / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    with open_once(tmp_path / "w") as run:
+        run.rewind(1)
+        assert run.seconds() > 100
+
+
+def test_a_result_is_json_even_where_a_number_is_not(tmp_path):
+    write_result(tmp_path, {"a": float("nan"), "b": [float("inf"), 1.0], "c": {"d": "é"}})
+    assert json.loads((tmp_path / "result.json").read_text()) == {"a": None, "b": [None, 1.0], "c": {"d": "é"}}
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_flat_and_nested():
+    assert flatten({"a": {"b": 1}, "c": 2}) == {"a.b": 1, "c": 2}
+    assert nested({"a.b": 1, "c": 2, "book.go .": 3}) == {"a": {"b": 1}, "c": 2, "book": {"go .": 3}}

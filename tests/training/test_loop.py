@@ -1,0 +1,206 @@
+"""The loop on a model small enough to follow: resuming, seeds, the best, interruption, NaN."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.errors import UserError
+from attention_jax.ops.losses import squared_error
+from attention_jax.training.checkpoints import Checkpoints
+from attention_jax.training.loop import Hooks, NotFinite, Plan, Task, fit, initial_states
+from attention_jax.training.step import train_step
+
+X = jax.random.normal(jax.random.key(0), (40, 3))
+Y = X @ jnp.array([[1.0], [-2.0], [0.5]])
+PLAN = Plan(
+    steps=30,
+    steps_per_call=4,
+    log_every=10,
+    evaluate_every=6,
+    checkpoint_every=5,
+    keep_last=2,
+    best_by="validation.loss",
+    init_from="",
+    schedule="constant",
+)
+
+
+def hyper(seed, learning_rate=0.05):
+    numbers = {"learning_rate": learning_rate, "warmup_steps": 0, "clip_norm": 10, "weight_decay": 0, "dropout": 0}
+    return {name: jnp.float32(value) for name, value in numbers.items()} | {"seed": seed, "key": jax.random.key(seed)}
+
+
+def loss(variables, batch, dropout, hyper):
+    noise = 0.01 * jax.random.normal(dropout.key, batch["y"].shape)  # a step's own randomness
+    return squared_error(batch["x"] @ variables["params"]["w"], batch["y"] + noise), {}
+
+
+def call(seed, step, stop):
+    steps = min(stop - step, 4, 10 - step % 10)
+    rows = [np.random.default_rng((seed, step + i)).integers(0, 40, 8) for i in range(steps)]
+    return {"x": X, "y": Y}, np.array(rows, np.int32)
+
+
+def evaluate(variables):
+    return {"validation.loss": float(jnp.mean((X @ variables["params"]["w"] - Y) ** 2))}
+
+
+TASK = Task(
+    init=lambda key: {"params": {"w": jax.random.normal(key, (3, 1))}},
+    loss=loss,
+    call=call,
+    steps_per_epoch=10,
+    evaluate=evaluate,
+)
+
+
+def run(folder, seeds=(0,), plan=PLAN, stop_after=None, task=TASK, rate=0.05):
+    lines, done = [], [0]
+
+    def advance(steps, shown):
+        done[0] += steps
+
+    hooks = Hooks(
+        log=lambda step, seed, values: lines.append((step, seed, values)),
+        advance=advance,
+        is_interrupted=lambda: stop_after is not None and done[0] >= stop_after,
+    )
+    checkpoints = Checkpoints(folder, plan.keep_last, tell=lambda line: lines.append(line))
+    states = initial_states(task.init, seeds)
+    restored = checkpoints.restore(states)
+    states = restored[1] if restored else states
+    states = fit(task, plan, [hyper(seed, rate) for seed in seeds], states, checkpoints, hooks)
+    checkpoints.close()
+    return states, lines
+
+
+def assert_equal(one, other):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(one), jax.device_get(other))
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("unbroken"))
+
+
+def test_training_lowers_the_loss(unbroken):
+    losses = [values["train.loss"] for _, _, values in unbroken[1]]
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize("stop_after", [4, 13, 21])
+def test_an_interrupted_run_goes_on_to_the_same_result_bit_by_bit(tmp_path, unbroken, stop_after):
+    interrupted, _ = run(tmp_path, stop_after=stop_after)
+    assert int(interrupted[0].step) < PLAN.steps
+    resumed, _ = run(tmp_path)
+    assert_equal(resumed, unbroken[0])
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 3])
+def test_how_many_steps_a_call_runs_changes_nothing(tmp_path, unbroken, steps_per_call):
+    def short(seed, step, stop):
+        table, rows = call(seed, step, stop)
+        return table, rows[:steps_per_call]
+
+    plan = PLAN._replace(steps_per_call=steps_per_call)
+    assert_equal(run(tmp_path, plan=plan, task=TASK._replace(call=short))[0], unbroken[0])
+
+
+def test_a_member_of_a_population_equals_the_same_run_alone(tmp_path, unbroken):
+    members, lines = run(tmp_path / "all", seeds=(3, 0))
+    assert_equal(members[1], unbroken[0][0])
+    assert [seed for _, seed, _ in lines[:2]] == [3, 0]
+
+
+def test_a_call_is_many_single_steps():
+    (state,) = initial_states(TASK.init, (0,))
+    member = hyper(0)
+    traced = {name: value for name, value in member.items() if name != "seed"}
+    step = jax.jit(functools.partial(train_step, loss, "constant"))
+    for number in range(PLAN.steps):
+        (rows,) = call(0, number, number + 1)[1]
+        state, _ = step(state, {"x": X[rows], "y": Y[rows]}, traced)
+    whole = run_states_without_checkpoints()
+    np.testing.assert_allclose(state.variables["params"]["w"], whole.variables["params"]["w"], rtol=1e-4)
+
+
+def run_states_without_checkpoints():
+    class Nowhere:
+        def save(self, step, state):
+            pass
+
+    hooks = Hooks(log=lambda *a: None, advance=lambda *a: None, is_interrupted=lambda: False)
+    return fit(TASK, PLAN, [hyper(0)], initial_states(TASK.init, (0,)), Nowhere(), hooks)[0]
+
+
+def test_the_best_is_of_the_evaluation_with_the_lowest_loss(unbroken):
+    (state,), lines = unbroken
+    evaluated = {step: values["validation.loss"] for step, _, values in lines if "validation.loss" in values}
+    best = min(evaluated, key=evaluated.__getitem__)
+    assert sorted(evaluated) == [6, 12, 18, 24, 30]
+    assert int(state.best.step) == best
+    assert evaluate(state.best.variables)["validation.loss"] == pytest.approx(evaluated[best])
+
+
+def test_metrics_are_logged_when_due_and_count_every_item(unbroken):
+    lines = unbroken[1]
+    assert [step for step, _, _ in lines] == [5, 6, 10, 12, 15, 18, 20, 24, 25, 30]
+    assert sum(values["train.tokens"] for _, _, values in lines) == 30 * 8
+    assert all({"train.gradient_norm", "train.learning_rate"} <= set(values) for _, _, values in lines)
+
+
+def test_the_last_checkpoints_are_kept(tmp_path):
+    run(tmp_path)
+    assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [25, 30]
+
+
+def damage(folder, step):
+    for path in (folder / str(step)).rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:10])
+
+
+def test_an_unreadable_checkpoint_is_passed_over_and_set_aside(tmp_path, unbroken):
+    run(tmp_path)
+    damage(tmp_path, 30)
+    states, lines = run(tmp_path)
+    assert "30: cannot be read" in lines[0]
+    assert "using the one before it" in lines[0]
+    assert_equal(states, unbroken[0])
+    assert (tmp_path / "30.unreadable").is_dir()
+
+
+def test_where_no_checkpoint_can_be_read_nothing_starts_over_in_silence(tmp_path):
+    run(tmp_path)
+    damage(tmp_path, 25)
+    damage(tmp_path, 30)
+    with pytest.raises(UserError, match="none of the checkpoints can be read"):
+        run(tmp_path)
+
+
+def test_a_loss_that_is_not_finite_stops_at_its_step_and_keeps_the_last_checkpoint(tmp_path):
+    def explode(variables, batch, dropout, hyper):
+        sums, other = loss(variables, batch, dropout, hyper)
+        is_due = jnp.sum(jnp.abs(batch["x"])) == jnp.sum(jnp.abs(X[call(0, 16, 17)[1][0]]))  # the batch of step 17
+        return jax.tree.map(lambda a: jnp.where(is_due, jnp.nan, a), sums), other
+
+    with pytest.raises(NotFinite, match="seed 0.*not finite at step 17"):
+        run(tmp_path, task=TASK._replace(loss=explode))
+    assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [10, 15]
+
+
+def test_clipping_and_weight_decay_follow_their_formula():
+    (state,) = initial_states(TASK.init, (0,))
+    state = state._replace(variables={"params": {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}})
+    from attention_jax.training.optimizer import ADAM, update
+
+    params = state.variables["params"]
+    gradients = {"w": jnp.full((3, 1), 3.0), "b": jnp.full(1, 3.0)}
+    numbers = {**hyper(0), "weight_decay": 0.1, "clip_norm": 1.0}
+    new, _, seen = update(gradients, ADAM.init(params), params, jnp.int32(0), numbers, "constant")
+    assert float(seen["gradient_norm"]) == pytest.approx(6)
+    np.testing.assert_allclose(new["b"], 1 - 0.05, rtol=1e-4)  # Adam's first step is the sign
+    np.testing.assert_allclose(new["w"], 1 - 0.05 * 1.1, rtol=1e-4)  # and a matrix decays
