@@ -57,7 +57,7 @@ def parse(argv: list[str]) -> list[str]:
     except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         fail(_one_line(error, argv))
     if flags.FLAGS["verbosity"].using_default_value:
-        flags.FLAGS.verbosity = logging.WARNING  # --verbosity=0 shows what libraries say
+        logging.set_verbosity(logging.WARNING)  # --verbosity=0 shows what libraries say
     return remaining
 
 

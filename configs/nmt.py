@@ -96,7 +96,7 @@ TRAIN = {
 
 EVALUATE = {
     "examples": 6,  # sentences whose attention is drawn
-    "book_sentences": (),  # sentences scored by the textbook's k = 2 score, against every reference in the file
+    "book_sentences": (),  # sentences of the file scored by the textbook's k = 2 score, against all their references
 }
 
 # What is tuned for a pair of model and corpus: overrides of the sections above.

@@ -182,10 +182,10 @@ def measure(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, 
     names: list[str] = [name for name in ("validation", "test") if name in corpus.splits]
     found: dict[str, dict] = {name: measure_split(programs, variables, corpus, name, data) for name in names}
     if config.evaluate.book_sentences:
-        sentences = list(config.evaluate.book_sentences)
-        outputs = translate(programs, variables, corpus, sentences, data)
         known = {" ".join(split_words(r.source)): r.targets for r in load_references(run.path / "data")}
-        references = {sentence: [split_words(text) for text in known.get(sentence, [])] for sentence in sentences}
+        sentences = [sentence for sentence in config.evaluate.book_sentences if sentence in known]
+        references = {sentence: [split_words(text) for text in known[sentence]] for sentence in sentences}
+        outputs = translate(programs, variables, corpus, sentences, data)
         words = {sentence: corpus.target.words(ids) for sentence, ids in zip(sentences, outputs, strict=True)}
         found["book"] = book_scores(words, references)
     return found

@@ -9,9 +9,9 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 import jax
 import numpy as np
 import pytest
+from support import ROOT
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT
+from support import ROOT
 
 ROOMS = {
     "ops": set(),

@@ -33,9 +33,12 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[Sequence[
 
 
 def book_scores(hypotheses: dict[str, list[str]], references: dict[str, list[list[str]]]) -> dict[str, float]:
-    """The textbook's k = 2 score of each sentence against its best reference, and their mean."""
+    """The textbook's k = 2 score of each sentence against its best reference, and their mean.
+
+    Nothing where there is no sentence.
+    """
     scores = {
         sentence: max(book_bleu(words, reference) for reference in references[sentence])
         for sentence, words in hypotheses.items()
     }
-    return {"mean": float(np.mean(list(scores.values()))), **scores}
+    return {"mean": float(np.mean(list(scores.values()))), **scores} if scores else {}

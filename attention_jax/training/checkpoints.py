@@ -1,6 +1,9 @@
 """Checkpoints: the last few states of a run, each whole or not there, each tried before it is trusted."""
 
+import errno
 import logging
+import os
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +15,7 @@ import numpy as np
 from attention_jax.errors import UserError
 
 UNREADABLE = ".unreadable"
+SPARE = 1.1  # a checkpoint's own files beside its arrays
 
 
 class Checkpoints:
@@ -27,9 +31,12 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     def save(self, step: int, state: Any) -> None:
-        """Write the state of a step, once."""
-        if step not in self._manager.all_steps():
-            self._manager.save(step, args=self._ocp.args.StandardSave(jax.tree.map(np.asarray, state)), force=True)
+        """Write the state of a step, once. Raises OSError, before anything is written, where the disk is full."""
+        if step in self._manager.all_steps():
+            return
+        state = jax.tree.map(np.asarray, state)
+        self._require_space(sum(leaf.nbytes for leaf in jax.tree.leaves(state)))
+        self._manager.save(step, args=self._ocp.args.StandardSave(state), force=True)
 
     def restore(self, like: Any) -> tuple[int, Any] | None:
         """The last step that can be read and its state, shaped like `like`; None where there is none.
@@ -49,6 +56,10 @@ class Checkpoints:
         if any(self._folder.glob("*" + UNREADABLE)):
             raise UserError(f"{self._folder}: none of the checkpoints can be read. Start over in another --workdir.")
         return None
+
+    def _require_space(self, size: int) -> None:
+        if shutil.disk_usage(self._folder).free < SPARE * size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
 
     def _set_aside(self, step: int) -> None:
         """Out of the way of the checkpoint that a resumed run writes at the same step, but not lost."""

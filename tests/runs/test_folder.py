@@ -6,8 +6,8 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT
 from ml_collections import ConfigDict
+from support import ROOT
 
 from attention_jax.errors import UserError
 from attention_jax.runs.folder import Run, flatten, nested, open_run, read_config, write_result

@@ -1,0 +1,110 @@
+"""Every config is built and run for three steps, and every key of it is read."""
+
+import json
+import time
+
+import jax
+import pytest
+from ml_collections import ConfigDict
+from support import ROOT
+
+import experiments
+from attention_jax.data.grammar import sentence_pairs
+from attention_jax.runs.folder import flatten
+from attention_jax.runs.modes import MODES, Request
+from configs import kernel_regression, nmt
+
+TRANSLATION = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
+VARIANTS = [("kernel_regression", variant) for variant in kernel_regression.DATA] + [("nmt", v) for v in TRANSLATION]
+FILES = {"kernel_regression": kernel_regression, "nmt": nmt}
+LARGE = 20_000_000
+
+
+def short(name, variant, tmp_path):
+    """The config with little data and three steps."""
+    config = FILES[name].get_config(variant)
+    if name == "kernel_regression":
+        config.draws, config.learned.steps = 3, 3
+        return config
+    pairs = list(sentence_pairs(1, 900))
+    (tmp_path / "pairs.txt").write_text("".join(f"{p.source}\t{p.target}\n" for p in pairs), encoding="utf-8")
+    for language, side in (("en", "source"), ("fr", "target")):
+        text = "".join(f"{getattr(pair, side)}\n" for pair in pairs)
+        (tmp_path / f"pairs.{language}").write_text(text, encoding="utf-8")
+    if config.data.source != "embedded":
+        config.data.path = str(tmp_path / ("pairs" if config.data.source == "parallel" else "pairs.txt"))
+    config.data.validation, config.data.test = 50, min(config.data.test, 50)
+    config.train.steps = config.train.evaluate_every = 3
+    return config
+
+
+def run(config, workdir, mode="train"):
+    request = Request(config, workdir, time.perf_counter(), profile=False)
+    MODES[mode](experiments.load(config.experiment), request)
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_a_config_runs_and_every_key_of_it_is_read(name, variant, tmp_path, monkeypatch, capsys):
+    config = short(name, variant, tmp_path)
+    description = experiments.load(name).describe(config)
+    if sum(leaf.size for leaf in jax.tree.leaves(description.parameters)) > LARGE:
+        return
+    read = set()
+    look_up = ConfigDict.__getitem__
+
+    def recorded(self, key):
+        read.add((id(self), key))
+        return look_up(self, key)
+
+    monkeypatch.setattr(ConfigDict, "__getitem__", recorded)
+    monkeypatch.setattr("attention_jax.runs.folder.to_json", lambda config: "{}")  # writing is not reading
+    monkeypatch.setattr("attention_jax.runs.modes.to_json", lambda config: "{}")
+    from attention_jax.runs.machine import set_up
+
+    set_up(config.precision)
+    run(config, tmp_path / "w")
+    monkeypatch.undo()
+    assert json.loads((tmp_path / "w" / "result.json").read_text())["status"] == "finished"
+    unread = [key for key, owner in leaves(config) if (id(owner), key.rpartition(".")[2]) not in read]
+    assert not unread
+
+
+def leaves(config, prefix=""):
+    for key in config:
+        value = ConfigDict.__getitem__(config, key)
+        if isinstance(value, ConfigDict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", config
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_a_config_is_described_without_data(name, variant, tmp_path, capsys):
+    run(FILES[name].get_config(variant), tmp_path / "w", "describe")
+    out = capsys.readouterr().out
+    assert "parameters " in out
+    assert "memory a step" in out
+    assert "FLOPs a step" in out
+    assert not (tmp_path / "w").exists()
+
+
+def test_described_parameters_are_those_of_the_closed_form(tmp_path, capsys):
+    config = nmt.get_config("bahdanau,tatoeba_600")
+    config.data.vocabulary = v = 1000
+    run(config, tmp_path / "w", "describe")
+    d = 32
+    gru = lambda inputs: 3 * d * (inputs + d) + 3 * d + d  # noqa: E731
+    encoder, decoder = 2 * gru(d), gru(2 * d) + gru(d)
+    expected = 2 * v * d + encoder + decoder + (2 * d * d + d) + (d * v + v)
+    assert f"parameters        {expected:,}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda path: path.stem)
+def test_a_configs_docstring_opens_with_the_command_that_runs_it(path):
+    assert f"python launch.py --config=configs/{path.name}" in path.read_text(encoding="utf-8").split('"""')[1]
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_a_config_holds_no_lists_and_no_none(name, variant):
+    values = flatten(FILES[name].get_config(variant).to_dict()).values()
+    assert not [value for value in values if value is None or isinstance(value, list)]

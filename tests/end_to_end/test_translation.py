@@ -1,0 +1,157 @@
+"""A run of translation from start to end, killed, stopped, resumed, extended, and read."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from attention_jax.runs.folder import read_config
+
+
+def parameters(folder):
+    """Every array of the newest checkpoint, by name."""
+    import orbax.checkpoint as ocp
+
+    step = max(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+    tree = ocp.StandardCheckpointer().restore(folder.absolute() / "checkpoints" / str(step) / "default")
+    return step, tree
+
+
+def assert_same_run(one, other):
+    import jax
+
+    (step, tree), (other_step, other_tree) = parameters(one), parameters(other)
+    assert step == other_step
+    jax.tree.map(np.testing.assert_array_equal, tree, other_tree)
+    for first, second in zip(*(metrics(folder) for folder in (one, other)), strict=True):
+        assert first == second
+
+
+def metrics(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def test_a_run_leaves_everything_that_a_reader_needs(finished):
+    _, folder, process = finished
+    result = json.loads((folder / "result.json").read_text())
+    assert result["status"] == "finished"
+    assert result["seeds"] == [0]
+    assert 0 < result["train"]["loss"] < 6
+    assert 0 < result["validation"]["loss"] < 6
+    assert result["validation"]["bleu"] >= 0
+    assert "tok:13a" in result["validation"]["bleu_signature"]
+    assert result["seconds"] > 0
+    assert result["cost"]["parameters"] > 1000
+    assert result["cost"]["flops"] > 1e6
+    assert {"python", "jax", "flax"} <= set(result["versions"])
+    for split in ("validation", "test"):
+        assert len((folder / f"predictions.{split}.txt").read_text().splitlines()) == 5
+    assert list((folder / "tensorboard").rglob("events*"))
+    assert read_config(folder).model.kwargs.hidden == 8
+    for name in ("attention.png", "loss.png", "bleu.png"):
+        assert str(folder / "figures" / name) in process.out
+    assert "report.html" in process.out
+    assert "tokens/s" in process.err
+
+
+def test_the_report_stands_alone(finished):
+    page = (finished[1] / "report.html").read_text()
+    assert not re.search(r"(src|href)=.?(http|//|/|file)", page)
+    assert page.count("data:image/png") == 3
+    assert "Translations (validation)" in page
+
+
+def test_the_same_command_again_shows_the_result_and_changes_nothing(finished):
+    launcher, folder, process = finished
+    before = (folder / "result.json").read_bytes()
+    again = launcher.run(folder)
+    assert again.returncode == 0
+    assert again.out == process.out
+    assert (folder / "result.json").read_bytes() == before
+
+
+def test_evaluating_and_reporting_need_only_the_folder(finished):
+    launcher, folder, _ = finished
+    evaluated = launcher.run(folder, "--mode=evaluate", config=None)
+    assert evaluated.returncode == 0, evaluated.err
+    values = dict(line.split("\t") for line in evaluated.out.splitlines())
+    result = json.loads((folder / "result.json").read_text())
+    assert float(values["validation.bleu"]) == result["validation"]["bleu"]
+    assert float(values["test.loss"]) == result["test"]["loss"]
+    (folder / "report.html").unlink()
+    assert launcher.run(folder, "--mode=report", config=None).returncode == 0
+    assert (folder / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_step", [12, 28])
+def test_a_run_killed_at_any_moment_goes_on_to_the_same_result(finished, tmp_path, at_step):
+    launcher, unbroken, _ = finished
+    killed = launcher.interrupt("SIGKILL", tmp_path / "run", at_step)
+    assert killed.returncode == -9
+    assert not (tmp_path / "run" / "result.json").exists()
+    resumed = launcher.run(tmp_path / "run")
+    assert resumed.returncode == 0, resumed.err
+    assert "resuming at step" in resumed.err
+    assert_same_run(tmp_path / "run", unbroken)
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
+def test_a_run_asked_to_stop_saves_says_how_to_go_on_and_does(finished, tmp_path, how):
+    launcher, _unbroken, _ = finished
+    stopped = launcher.interrupt(how, tmp_path / "run", 4)
+    assert stopped.returncode == 130, stopped.err
+    assert re.search(r"stopped and saved at step \d+ of 40. The same command goes on from there.", stopped.err)
+    assert parameters(tmp_path / "run")[0] >= 4
+    resumed = launcher.run(tmp_path / "run")
+    assert resumed.returncode == 0, resumed.err
+    assert_best_of_all(tmp_path / "run")
+
+
+def assert_best_of_all(folder):
+    """The stop adds a checkpoint and a line; the parameters it leads to are checked bit by bit in training's tests."""
+    assert parameters(folder)[0] == 40
+    assert json.loads((folder / "result.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_a_finished_run_goes_on_when_its_steps_are_raised(finished, tmp_path):
+    launcher, folder, _ = finished
+    shutil.copytree(folder, tmp_path / "run")
+    longer = launcher.run(tmp_path / "run", train__steps=48)
+    assert longer.returncode == 0, longer.err
+    assert "resuming at step 40" in longer.err
+    assert parameters(tmp_path / "run")[0] == 48
+
+
+@pytest.mark.slow
+def test_seeds_of_one_run_equal_runs_of_their_own_and_come_with_intervals(finished, tmp_path):
+    launcher, folder, _ = finished
+    together = launcher.run(tmp_path / "run", seeds="(7,0)", data__on_device=False)
+    assert together.returncode == 0, together.err
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    alone = json.loads((folder / "result.json").read_text())
+    assert result["members"][1]["validation"] == alone["validation"]
+    assert result["members"][1]["train"] == alone["train"]
+    mean = np.mean([member["validation"]["loss"] for member in result["members"]])
+    assert result["validation"]["loss"] == pytest.approx(mean)
+    low, high = result["ci95"]["validation"]["loss"]
+    assert low < mean < high
+
+
+@pytest.mark.slow
+def test_a_run_can_start_from_anothers_parameters_and_vocabulary(finished, tmp_path):
+    launcher, folder, _ = finished
+    tuned = launcher.run(tmp_path / "run", train__init_from=folder, train__steps=4, optimizer__learning_rate=0.0)
+    assert tuned.returncode == 0, tuned.err
+    values = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert values["validation"]["loss"] == json.loads((folder / "result.json").read_text())["validation"]["loss"]
+
+
+def test_a_profile_is_written_when_asked_for(tmp_path, launcher):
+    process = launcher.run(tmp_path / "run", "--profile", train__steps=12)
+    assert process.returncode == 0, process.err
+    assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))

@@ -1,0 +1,5 @@
+"""What tests share."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
