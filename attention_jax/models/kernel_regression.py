@@ -86,8 +86,13 @@ def learned_width(
 
 
 def width_loss(log_width: Widths, x: Inputs, y: Values, keep: Bool[Array, "n n"] | None) -> Float[Array, ""]:
-    """Mean squared error of the sample's own values, estimated from the pairs that `keep` allows."""
-    return jnp.mean(jnp.square(kernel_regression(x, x, y, width=jnp.exp(log_width), mask=keep) - y))
+    """Mean squared error of the sample's own values, estimated from the pairs that `keep` allows.
+
+    The error Σ_j α_ij y_j − y_i is summed as Σ_j α_ij (y_j − y_i), which keeps its digits when it is small.
+    """
+    weights = kernel_weights(x, x, "gaussian", jnp.exp(log_width), keep)
+    differences_QxKxV = y[None, :, :] - y[:, None, :]
+    return jnp.mean(jnp.square(jnp.einsum("qk,qkv->qv", weights, differences_QxKxV)))
 
 
 def _is_positive(text: str) -> bool:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops.masking import Mask, masked_normalize, masked_softmax
-from attention_jax.ops.shapes import require_batch, require_same_size
+from attention_jax.ops.shapes import align_ranks, require_batch, require_same_size
 
 Distance = Float[Array, "..."]
 
@@ -72,11 +72,10 @@ def scaled_distance(
     """
     require_batch(query=query, key=key)
     require_same_size(-1, query=query, key=key)
-    width = jnp.asarray(width)
-    scale = jnp.reshape(width, (1,) * (query.ndim - width.ndim) + width.shape) if width.ndim else width
-    squared = jnp.sum(jnp.square((query / scale)[..., :, None, :] - (key / scale)[..., None, :, :]), axis=-1)
-    is_zero = squared == 0
-    return jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, squared)))
+    difference, width = align_ranks(query[..., :, None, :] - key[..., None, :, :], _per_pair(jnp.asarray(width)))
+    squared = jnp.sum(jnp.square(difference / width), axis=-1)
+    # A branch on squared == 0 would not do: the compiler may compute it twice, rounded differently.
+    return jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).tiny))
 
 
 def kernel_weights(
@@ -100,3 +99,7 @@ def kernel_weights(
     if chosen.log is not None:
         return masked_softmax(chosen.log(u), mask)
     return masked_normalize(chosen.apply(u), mask, empty)
+
+
+def _per_pair(width: Array) -> Array:
+    return width[..., None, None, :] if width.ndim else width

@@ -36,6 +36,15 @@ def test_distances_take_one_width_or_one_for_each_coordinate(random):
         np.testing.assert_allclose(scaled_distance(query, key, jnp.asarray(w)), expected, rtol=1e-5)
 
 
+def test_distances_keep_their_value_however_the_compiler_fuses_them(random):
+    x = random.uniform(0, 5, (300, 50, 1)).astype(np.float32)
+    width = np.full((300, 1), np.exp(-0.1), np.float32)
+    fused = jax.jit(jax.vmap(lambda x, w: kernel_weights(x, x, width=w)))(x, width)
+    u = (x.astype(np.float64) - x.swapaxes(1, 2)) / np.exp(-0.1)
+    expected = np.exp(-(u**2) / 2)
+    np.testing.assert_allclose(fused, expected / expected.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6)
+
+
 def test_the_gradient_at_distance_zero_is_finite():
     x = jnp.array([[1.0], [1.0], [2.0]])
     gradient = jax.grad(lambda w: kernel_weights(x, x, width=w)[0, 2])(0.5)
