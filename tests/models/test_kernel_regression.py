@@ -51,10 +51,10 @@ def test_the_learned_width_is_at_a_minimum_of_the_leave_one_out_loss():
 
 
 def test_without_leaving_its_own_pair_out_the_width_collapses_and_the_loss_vanishes():
-    (honest,), _ = learned_width(*SAMPLE, True, steps=200, learning_rate=0.05)
-    (leaky,), losses = learned_width(*SAMPLE, False, steps=200, learning_rate=0.05)
+    (honest,), honest_losses = learned_width(*SAMPLE, True, steps=400, learning_rate=0.05)
+    (leaky,), leaky_losses = learned_width(*SAMPLE, False, steps=400, learning_rate=0.05)
     assert leaky < honest / 2
-    assert losses[-1] < 0.02
+    assert leaky_losses[-1] < 0.1 * honest_losses[-1]
 
 
 def test_in_the_plane_each_coordinate_learns_its_own_width():

@@ -1,10 +1,13 @@
 """Attention pooling: the worked example, the identities that tie the subject together, refusals."""
 
+import doctest
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention_jax.ops import pooling
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.kernels import KERNELS
 from attention_jax.ops.masking import causal_mask, combine, valid_lens_mask
@@ -28,6 +31,11 @@ def test_the_worked_example_of_self_attention():
     context, weights = attend_with_weights(TOKENS, TOKENS, TOKENS, score=dot)
     np.testing.assert_allclose(weights[1], [0.1385, 0.2379, 0.2333, 0.1240, 0.1082, 0.1581], atol=5e-5)
     np.testing.assert_allclose(context[1], [0.4419, 0.6515, 0.5683], atol=5e-5)
+
+
+def test_the_documented_example_runs_as_written():
+    assert doctest.testmod(pooling).failed == 0
+    assert doctest.testmod(pooling).attempted == 6
 
 
 def triple(key=0, batch=(2,), queries=4, keys=6, size=3, values=2):
