@@ -7,10 +7,10 @@ Self-attention of six three-dimensional tokens, by plain dot products:
 >>> x = jnp.array([[0.43, 0.15, 0.89], [0.55, 0.87, 0.66], [0.57, 0.85, 0.64],
 ...                [0.22, 0.58, 0.33], [0.77, 0.25, 0.10], [0.05, 0.80, 0.55]])
 >>> context, weights = attend_with_weights(x, x, x, score=dot)
->>> print(weights[1].round(4))
-[0.1385 0.2379 0.2333 0.124  0.1082 0.1581]
->>> print(context[1].round(4))
-[0.4419 0.6515 0.5683]
+>>> print(*(f"{weight:.4f}" for weight in weights[1]))
+0.1385 0.2379 0.2333 0.1240 0.1082 0.1581
+>>> print(*(f"{feature:.4f}" for feature in context[1]))
+0.4419 0.6515 0.5683
 """
 
 from collections.abc import Callable

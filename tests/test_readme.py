@@ -1,0 +1,29 @@
+"""What the README shows is true of the code."""
+
+import re
+
+from support import ROOT
+
+from experiments import load
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_its_code_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    names = {}
+    exec(block, names)
+    assert names["values"].shape == (2, 5, 16)
+    assert not names["weights"][1, :, 3:].any()
+
+
+def test_its_pictures_and_configs_exist():
+    pictures = re.findall(r"!\[.*?\]\((.*?)\)", README)
+    assert len(pictures) >= 2
+    for path in [*pictures, *re.findall(r"--config=(configs/\w+\.py)", README)]:
+        assert (ROOT / path).is_file(), path
+
+
+def test_every_config_is_of_an_experiment():
+    for path in (ROOT / "configs").glob("*.py"):
+        assert load(path.stem).train
