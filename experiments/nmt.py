@@ -160,7 +160,7 @@ def train(config: ConfigDict, run: Run) -> dict:
     corpus, programs = open_run_of(config, run)
     _tell_import(corpus)
     job = task(config, corpus, programs)
-    best = train_members(config, run, job, _start_from(config, programs))
+    best = train_members(config, run, job, None if run.has_progress() else _start_from(config, programs))
     last_epoch = (config.train.steps - 1) // job.steps_per_epoch * job.steps_per_epoch
     losses = [run.mean_over_steps("train.loss", seed, after=last_epoch) for seed in config.seeds]
     measured = [measure(config, run, corpus, programs, variables) for variables in best]
@@ -227,8 +227,6 @@ def open_run_of(config: ConfigDict, run: Run) -> tuple[Corpus, Translator]:
     """The run's corpus, imported at first, and the model's programs."""
     data = DataConfig(**config.data)
     vocabularies = Path(config.train.init_from) / "data" if config.train.init_from else None
-    if vocabularies is not None and not vocabularies.is_dir():
-        raise UserError(f"config.train.init_from={config.train.init_from!r}: no run of translation there.")
     corpus = load_or_import(run.path / "data", data, vocabularies)
     return corpus, translator(build(config, corpus.source.size, corpus.target.size), data.max_length)
 

@@ -106,6 +106,8 @@ def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None =
     """
     if not folder.exists():
         aside = folder.with_name(folder.name + ".partial")
+        if vocabularies is not None and not vocabularies.is_dir():
+            raise UserError(f"config.train.init_from: {vocabularies.parent} holds no run of translation.")
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         try:

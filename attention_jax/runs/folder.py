@@ -15,8 +15,6 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 
-Differences = dict[str, tuple[Any, Any]]
-
 
 class Run:
     """An open run folder. `seconds()` counts the wall time of this and of earlier, interrupted processes."""
@@ -94,12 +92,14 @@ class Run:
 
 
 @contextlib.contextmanager
-def open_run(path: Path, config: ConfigDict, started: float, profile: bool = False) -> Iterator[Run]:
+def open_run(
+    path: Path, config: ConfigDict, started: float, *, extend: bool = False, profile: bool = False
+) -> Iterator[Run]:
     """Lock the folder, refuse another config's, write config.json, and close it in the end.
 
-    Only `train.steps` may differ from the stored config, upwards: the run is then unfinished again.
-
-    Raises UserError where another process uses the folder or where it holds another config's run.
+    With `extend`, `train.steps` may be larger than it was: the run is then unfinished again. Raises
+    UserError where another process uses the folder or where it holds another config's run. A start that
+    is refused leaves nothing behind.
     """
     is_new = not path.exists()
     with _lock(path):
@@ -107,7 +107,7 @@ def open_run(path: Path, config: ConfigDict, started: float, profile: bool = Fal
         if stored is None and any(child.name != ".lock" for child in path.iterdir()):
             raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
         if stored is not None:
-            _refuse_other(path, stored, config)
+            _refuse_other(path, stored, config, extend)
         run = Run(path, started, profile)
         try:
             write_whole(path / "config.json", to_json(config))
@@ -175,19 +175,17 @@ def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _refuse_other(path: Path, stored: ConfigDict, config: ConfigDict) -> None:
+def _refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: bool) -> None:
     changed = _differences(stored, config)
     before, now = changed.get("train.steps", (0, 0))
-    if now > before:
-        del changed["train.steps"]
-        if not changed:
-            (path / "result.json").unlink(missing_ok=True)
-    if changed:
+    if extend and list(changed) == ["train.steps"] and now > before:
+        (path / "result.json").unlink(missing_ok=True)
+    elif changed:
         shown = "; ".join(f"{key}: {old!r} there, {new!r} now" for key, (old, new) in changed.items())
         raise UserError(f"{path}: holds a run of another config ({shown}). Choose another --workdir.")
 
 
-def _differences(stored: ConfigDict, config: ConfigDict) -> Differences:
+def _differences(stored: ConfigDict, config: ConfigDict) -> dict[str, tuple[Any, Any]]:
     old, new = (flatten(json.loads(to_json(c))) for c in (stored, config))
     keys = [*old, *(key for key in new if key not in old)]
     return {k: (old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)}

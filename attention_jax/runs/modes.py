@@ -43,11 +43,11 @@ class Request(NamedTuple):
     started: float
     profile: bool
 
-    def open(self) -> contextlib.AbstractContextManager[Run]:
-        """The run's folder, locked."""
+    def open(self, extend: bool = False) -> contextlib.AbstractContextManager[Run]:
+        """The run's folder, locked; with `extend`, a finished run may get more steps."""
         if not self.config.seeds:
             raise UserError("config.seeds is empty: name at least one seed.")
-        return open_run(self.workdir, self.config, self.started, self.profile)
+        return open_run(self.workdir, self.config, self.started, extend=extend, profile=self.profile)
 
     def require_run(self) -> None:
         """Raise UserError where no run was started."""
@@ -58,7 +58,7 @@ class Request(NamedTuple):
 def train(experiment: Experiment, request: Request) -> None:
     """Start, resume or go on with a run, then write its figures, report and result."""
     config = request.config
-    with request.open() as run:
+    with request.open(extend=True) as run:
         result = run.result()
         if result is None:
             metrics = experiment.train(config, run)

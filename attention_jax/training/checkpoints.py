@@ -26,12 +26,17 @@ class Checkpoints:
 
         logging.getLogger("absl").setLevel(logging.ERROR)
         self._ocp, self._tell = ocp, tell
+        self._unreadable: set[int] = set()
         self._folder = folder.absolute()
         options = ocp.CheckpointManagerOptions(max_to_keep=keep_last, enable_async_checkpointing=False)
         self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     def save(self, step: int, state: Any) -> None:
         """Write the state of a step, once. Raises OSError, before anything is written, where the disk is full."""
+        if step in self._unreadable:  # out of the way, but not lost
+            (self._folder / str(step)).rename(self._folder / f"{step}{UNREADABLE}")
+            self._unreadable.remove(step)
+            self._manager.reload()
         if step in self._manager.all_steps():
             return
         state = jax.tree.map(np.asarray, state)
@@ -41,30 +46,26 @@ class Checkpoints:
     def restore(self, like: Any) -> tuple[int, Any] | None:
         """The last step that can be read and its state, shaped like `like`; None where there is none.
 
-        A checkpoint that cannot be read is set aside; UserError is raised where that leaves none.
+        Raises UserError where there are checkpoints and none can be read.
         """
+        reason = ""
         for step in sorted(self._manager.all_steps(), reverse=True):
+            if reason:
+                self._tell(f"{reason}; using the one before it.")
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    state = self._manager.restore(step, args=self._ocp.args.StandardRestore(like))
-                return step, state
+                    return step, self._manager.restore(step, args=self._ocp.args.StandardRestore(like))
             except Exception as error:
-                reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-                self._set_aside(step)
-                self._tell(f"{self._folder / str(step)}: cannot be read ({reason}); using the one before it.")
-        if any(self._folder.glob("*" + UNREADABLE)):
-            raise UserError(f"{self._folder}: none of the checkpoints can be read. Start over in another --workdir.")
+                self._unreadable.add(step)
+                reason = f"{self._folder / str(step)}: cannot be read ({_first_line(error)})"
+        if reason:
+            raise UserError(f"{reason}, nor any before it. Start over in another --workdir.")
         return None
 
     def _require_space(self, size: int) -> None:
         if shutil.disk_usage(self._folder).free < SPARE * size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
-
-    def _set_aside(self, step: int) -> None:
-        """Out of the way of the checkpoint that a resumed run writes at the same step, but not lost."""
-        (self._folder / str(step)).rename(self._folder / f"{step}{UNREADABLE}")
-        self._manager.reload()
 
     def last_step(self) -> int | None:
         """The step of the newest checkpoint."""
@@ -72,3 +73,7 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:120]

@@ -98,6 +98,8 @@ def fit(
             window = [[] for _ in states]
             if plan.is_due(step, plan.checkpoint_every):
                 checkpoints.save(step, states)
+    if any(window):  # interrupted between two stops
+        _log(task, plan, states, window, hypers, hooks)
     checkpoints.save(step, states)
     return states
 

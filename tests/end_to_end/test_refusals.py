@@ -56,7 +56,7 @@ VALUES = {
     "dtype": ({"precision__dtype": "float33"}, ["config.precision.dtype='float33'", "bfloat16"]),
     "matmul": ({"precision__matmul": "best"}, ["config.precision.matmul='best'", "highest"]),
     "seeds": ({"seeds": "()"}, ["config.seeds is empty"]),
-    "init_from": ({"train__init_from": "/absent"}, ["config.train.init_from='/absent'"]),
+    "init_from": ({"train__init_from": "/absent"}, ["config.train.init_from: /absent holds no run"]),
     "nan": ({"optimizer__learning_rate": 1e30}, ["seed 0", "not finite at step 2", "learning_rate"]),
 }
 

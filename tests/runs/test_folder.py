@@ -18,8 +18,8 @@ def config(**changes):
     return ConfigDict({**base, **changes})
 
 
-def open_once(path, conf=None):
-    return open_run(path, conf or config(), time.perf_counter())
+def open_once(path, conf=None, **options):
+    return open_run(path, conf or config(), time.perf_counter(), **options)
 
 
 def keep(run):
@@ -49,7 +49,11 @@ def test_another_config_is_refused_with_what_differs(tmp_path):
 def test_only_the_number_of_steps_may_be_raised_and_the_run_is_then_unfinished(tmp_path):
     with open_once(tmp_path / "w"):
         write_result(tmp_path / "w", {"status": "finished"})
-    with open_once(tmp_path / "w", config(train={"steps": 20})) as run:
+    longer = config(train={"steps": 20})
+    with pytest.raises(UserError, match="train.steps: 10 there, 20 now"), open_once(tmp_path / "w", longer):
+        pass
+    assert Run(tmp_path / "w", 0).result() == {"status": "finished"}
+    with open_once(tmp_path / "w", longer, extend=True) as run:
         assert run.result() is None
     with pytest.raises(UserError, match="train.steps: 20 there, 10 now"), open_once(tmp_path / "w"):
         pass

@@ -93,10 +93,11 @@ def test_training_lowers_the_loss(unbroken):
 
 @pytest.mark.parametrize("stop_after", [4, 13, 21])
 def test_an_interrupted_run_goes_on_to_the_same_result_bit_by_bit(tmp_path, unbroken, stop_after):
-    interrupted, _ = run(tmp_path, stop_after=stop_after)
+    interrupted, before = run(tmp_path, stop_after=stop_after)
     assert int(interrupted[0].step) < PLAN.steps
-    resumed, _ = run(tmp_path)
+    resumed, after = run(tmp_path)
     assert_equal(resumed, unbroken[0])
+    assert sum(values["train.tokens"] for _, _, values in before + after) == 30 * 8
 
 
 @pytest.mark.parametrize("steps_per_call", [1, 3])
@@ -163,7 +164,7 @@ def damage(folder, step):
             path.write_bytes(path.read_bytes()[:10])
 
 
-def test_an_unreadable_checkpoint_is_passed_over_and_set_aside(tmp_path, unbroken):
+def test_an_unreadable_checkpoint_is_passed_over_and_set_aside_by_the_next(tmp_path, unbroken):
     run(tmp_path)
     damage(tmp_path, 30)
     states, lines = run(tmp_path)
@@ -177,7 +178,7 @@ def test_where_no_checkpoint_can_be_read_nothing_starts_over_in_silence(tmp_path
     run(tmp_path)
     damage(tmp_path, 25)
     damage(tmp_path, 30)
-    with pytest.raises(UserError, match="none of the checkpoints can be read"):
+    with pytest.raises(UserError, match="25: cannot be read .*, nor any before it"):
         run(tmp_path)
 
 
