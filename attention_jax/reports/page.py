@@ -16,7 +16,13 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[object]]
 
 
-TEMPLATE = """<!doctype html>
+TEMPLATE = """{% macro pictures() %}
+<h2>Figures</h2>
+{% for figure in figures %}
+<figure><img alt="{{ figure.caption }}" src="data:image/png;base64,{{ encode(figure.path) }}">
+<figcaption>{{ figure.caption }}</figcaption></figure>
+{% endfor %}
+{% endmacro %}<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -35,6 +41,7 @@ TEMPLATE = """<!doctype html>
 <body>
 <h1>{{ title }}</h1>
 {% for table in tables %}
+{% if loop.index == 2 %}{{ pictures() }}{% endif %}
 <h2>{{ table.title }}</h2>
 <div class="scroll"><table>
 <thead><tr>{% for name in table.columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
@@ -43,11 +50,7 @@ TEMPLATE = """<!doctype html>
 {%- else %}<td>{{ cell }}</td>{% endif %}{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
 {% endfor %}
-<h2>Figures</h2>
-{% for figure in figures %}
-<figure><img alt="{{ figure.caption }}" src="data:image/png;base64,{{ encode(figure.path) }}">
-<figcaption>{{ figure.caption }}</figcaption></figure>
-{% endfor %}
+{% if tables|length < 2 %}{{ pictures() }}{% endif %}
 <h2>Config</h2>
 <pre>{{ config }}</pre>
 </body>
@@ -56,7 +59,7 @@ TEMPLATE = """<!doctype html>
 
 
 def render(title: str, tables: Sequence[Table], figures: Sequence[Figure], config: str) -> str:
-    """The page as text, pictures inside it."""
+    """The page as text, pictures inside it, after the first table."""
     from jinja2 import Environment
 
     template = Environment(autoescape=True).from_string(TEMPLATE)

@@ -59,14 +59,13 @@ def train(experiment: Experiment, request: Request) -> None:
     """Start, resume or go on with a run, then write its figures, report and result."""
     config = request.config
     with request.open(extend=True) as run:
-        result = run.result()
-        if result is None:
+        if run.result() is None:
             metrics = experiment.train(config, run)
             result = {"status": "finished", "experiment": config.experiment, "seeds": list(config.seeds), **metrics}
+            result |= {"device": _device(), "versions": _versions()}
             _write_report(experiment, config, run, result)
-            result |= {"seconds": round(run.seconds(), 2), "device": _device(), "versions": _versions()}
-            write_result(run.path, result)
-        _print_result(experiment, run, result)
+            write_result(run.path, result | {"seconds": round(run.seconds(), 2)})
+        _print_result(run)
 
 
 def evaluate(experiment: Experiment, request: Request) -> None:
@@ -113,11 +112,13 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
 def _write_report(experiment: Experiment, config: ConfigDict, run: Run, result: dict) -> None:
     tables = experiment.tables(config, run, result)
     figures = experiment.figures(config, run)
-    write_whole(run.path / "report.html", render(run.path.name, tables, figures, to_json(config)))
+    write_whole(
+        run.path / "report.html", render(f"{config.experiment}: {run.path.name}", tables, figures, to_json(config))
+    )
 
 
-def _print_result(experiment: Experiment, run: Run, result: dict) -> None:
-    numbers = {name: value for name, value in flatten(result).items() if isinstance(value, (int, float))}
+def _print_result(run: Run) -> None:
+    numbers = {name: value for name, value in flatten(run.result() or {}).items() if isinstance(value, (int, float))}
     width = max(map(len, numbers))
     for name, value in numbers.items():
         print(f"{name:<{width}}  {show_number(value)}")
