@@ -8,11 +8,15 @@ Any value of the config can be overridden: --config.optimizer.learning_rate=1e-3
 started again resumes an unfinished run.
 """
 
+import signal
 import time
 
 STARTED = time.perf_counter()
+if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is something to save, Ctrl-C just stops
 
 import errno
+import itertools
 import os
 import re
 import sys
@@ -29,6 +33,7 @@ from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.machine import set_up
 from attention_jax.runs.modes import MODES, Request
 
+ROOT = Path(__file__).resolve().parent
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: FILE.py or FILE.py:VARIANT.")
 MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do; train starts a run or resumes it.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder. Default: runs/ and the config's name.")
@@ -49,12 +54,15 @@ def main(argv: list[str]) -> None:
 
 def parse(argv: list[str]) -> list[str]:
     """The flags; a config that cannot be read or overridden is refused in one line."""
-    for file in (arg.partition("=")[2].partition(":")[0] for arg in argv if arg.startswith("--config=")):
-        if not Path(file).is_file():
-            fail(f"{file}: no such config; there are {', '.join(map(str, sorted(Path('configs').glob('*.py'))))}.")
+    named = [after for arg, after in itertools.pairwise(argv) if arg == "--config"]
+    named += [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
+    for file in (name.partition(":")[0] for name in named):
+        if not (Path(file).is_file() and file.endswith(".py")):
+            known = ", ".join(f"configs/{path.name}" for path in sorted((ROOT / "configs").glob("*.py")))
+            fail(f"{file}: no such config; there are {known}.")
     try:
         remaining = flags.FLAGS(argv)
-    except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+    except Exception as error:
         fail(_one_line(error, argv))
     if flags.FLAGS["verbosity"].using_default_value:
         logging.set_verbosity(logging.WARNING)  # --verbosity=0 shows what libraries say
@@ -74,16 +82,13 @@ def guarded(argv: list[str]) -> None:
     except Interrupted as stop:
         print(f"\n{stop}", file=sys.stderr)
         sys.exit(130)
-    except KeyboardInterrupt:
-        print("\nstopped before anything was saved.", file=sys.stderr)
-        sys.exit(130)
     except UserError as error:
         fail(str(error))
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno != errno.ENOSPC:
-            raise
+            fail(f"{error.filename or 'input or output'}: {error.strerror or error}.")
         fail(f"disk full at {error.filename or 'the workdir'}: free some space and run the same command again.")
 
 

@@ -18,7 +18,7 @@ MODELS: dict[str, dict] = {
             "layers": 1,
             "bidirectional": True,
             "output": "deep",
-            "dropout_sites": ("embeddings", "layers", "output"),  # dropping attention weights blurs alignments
+            "dropout_sites": ("embeddings", "layers", "attention", "output"),
         },
     },
 }
@@ -75,11 +75,11 @@ OPTIMIZER = {
     "schedule": "cosine",  # constant, inverse_sqrt, linear, cosine
     "learning_rate": 2e-3,
     "warmup_steps": 200,
-    "decay_steps": 0,  # where the decay ends: train.steps of the recipe, unless set
+    "decay_steps": 0,  # where the decay ends; 0: at train.steps
     "final_fraction": 0.02,
     "clip_norm": 1.0,
     "weight_decay": 0.0,
-    "dropout": 0.3,
+    "dropout": 0.2,
     "label_smoothing": 0.0,
 }
 
@@ -122,7 +122,7 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
         "evaluate": {"book_sentences": ("go .", "i lost .", "i'm home .")},
     },
     ("bahdanau", "embedded"): {
-        "kwargs": {"embedding": 128, "hidden": 128},
+        "kwargs": {"embedding": 128, "hidden": 128, "dropout_sites": ("embeddings", "output")},
         "optimizer": {"dropout": 0.4},
         "train": {"steps": 700, "log_every": 50, "evaluate_every": 175, "checkpoint_every": 175},
     },
@@ -138,15 +138,14 @@ def get_config(variant="bahdanau,embedded"):
                 f"no variant {variant!r}: it is MODEL,CORPUS with {', '.join(MODELS)} and {', '.join(CORPORA)}"
             )
     recipe = RECIPES.get((model, corpus), {})
-    train = TRAIN | recipe.get("train", {})
     return ConfigDict(
         {
             "experiment": "nmt",
             "seeds": (0,),
             "model": {"name": model, "kwargs": MODELS[model]["kwargs"] | recipe.get("kwargs", {})},
             "data": CORPORA[corpus],
-            "optimizer": OPTIMIZER | {"decay_steps": train["steps"]} | recipe.get("optimizer", {}),
-            "train": train,
+            "optimizer": OPTIMIZER | recipe.get("optimizer", {}),
+            "train": TRAIN | recipe.get("train", {}),
             "evaluate": EVALUATE | recipe.get("evaluate", {}),
             "precision": {"matmul": "default", "dtype": "float32", "param_dtype": "float32"},
         }

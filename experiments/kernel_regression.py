@@ -28,11 +28,19 @@ def problem_of(config: ConfigDict) -> Problem:
     name = kwargs.pop("name")
     if name not in PROBLEMS:
         raise UserError(f"config.data.name={name!r}: choose one of {', '.join(PROBLEMS)}.")
+    for key, value, least in (("data.n", config.data.n, 2), ("data.noise", config.data.noise, 0)):
+        if value < least:
+            raise UserError(f"config.{key}={value}: needs {least} or more.")
     return PROBLEMS[name](**kwargs)
 
 
 def estimators_of(config: ConfigDict) -> dict[str, Estimator]:
     """The estimators that `config.estimators` names."""
+    for key, value, least in (("draws", config.draws, 2), ("learned.steps", config.learned.steps, 1)):
+        if value < least:
+            raise UserError(f"config.{key}={value}: needs {least} or more.")
+    if not config.estimators:
+        raise UserError("config.estimators is empty: name at least one.")
     try:
         return {name: estimator(name, **config.learned) for name in config.estimators}
     except ValueError as error:
@@ -145,9 +153,10 @@ def _learned_figure(config: ConfigDict, sample: Sample, path) -> Figure:
     for name, leave_one_out in (("own pair left out", True), ("own pair kept (leaks)", False)):
         keep = ~jnp.eye(len(sample.x), dtype=bool) if leave_one_out else None
         loss = jax.vmap(lambda w, keep=keep: width_loss(jnp.full(sample.x.shape[-1], jnp.log(w)), *sample, keep))
-        learned, losses = learned_width(*sample, leave_one_out, **config.learned)
+        learned, _ = learned_width(*sample, leave_one_out, **config.learned)
         series[name] = (np.asarray(widths), np.asarray(loss(widths)))
-        marks[f"learned, {name}"] = (float(jnp.exp(jnp.mean(jnp.log(learned)))), float(losses[-1]))
+        width = jnp.exp(jnp.mean(jnp.log(learned)))  # in the plane, of both coordinates
+        marks[f"learned, {name}"] = (float(width), float(width_loss(jnp.log(learned), *sample, keep)))
     return curves(
         series,
         path,

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.batching import Batches, Bucket, gather_on_host, in_order, make_buckets
 from attention_jax.data.corpus import Corpus, DataConfig, Sentences, load_or_import, load_references
-from attention_jax.data.tokenizers import BOS, EOS, PAD, Tokenizer, split_words, until_end
+from attention_jax.data.tokenizers import BOS, EOS, PAD, Tokenizer, split_words, until_end, with_end
 from attention_jax.decoding.greedy import greedy
 from attention_jax.errors import UserError
 from attention_jax.evaluation.alignment import agreement, monotonicity
@@ -27,7 +27,7 @@ from attention_jax.reports.page import Table
 from attention_jax.reports.translation import attention_figure, learning_figures, result_table, translation_table
 from attention_jax.runs.folder import Run, flatten, nested, read_config, write_whole
 from attention_jax.runs.modes import Description, Experiment
-from attention_jax.runs.training import best_variables, hyper_of, train_members
+from attention_jax.runs.training import best_variables, hyper_of, plan_of, train_members
 from attention_jax.training.cost import flops
 from attention_jax.training.loop import Task, initial_states
 from attention_jax.training.state import Variables
@@ -78,7 +78,7 @@ def translator(model: nn.Module, max_length: int) -> Translator:
         memory = model.apply(variables, source, _lengths(source), method="encode")
         cache = model.apply(variables, memory, method="init_cache")
         step = functools.partial(model.apply, variables, method="step")
-        return greedy(step, cache, len(source), max_length, bos=BOS, eos=EOS, pad=PAD)
+        return greedy(step, cache, _lengths(source) == 0, max_length, bos=BOS, eos=EOS, pad=PAD)
 
     def weights(variables, source, target):
         memory = model.apply(variables, source, _lengths(source), method="encode")
@@ -90,8 +90,9 @@ def translator(model: nn.Module, max_length: int) -> Translator:
 
 def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
     """What the training loop needs: data on the device, gathered by row inside the compiled step."""
-    if config.train.best_by not in BEST_BY:
-        raise UserError(f"config.train.best_by={config.train.best_by!r}: choose one of {', '.join(BEST_BY)}.")
+    choices = [name for name in BEST_BY if name.partition(".")[0] in corpus.splits]
+    if config.train.best_by not in choices:
+        raise UserError(f"config.train.best_by={config.train.best_by!r}: choose one of {', '.join(choices)}.")
     data = DataConfig(**config.data)
     buckets = _training_buckets(data, corpus)
     tables = jax.device_put([bucket.table for bucket in buckets]) if data.on_device else []
@@ -157,10 +158,13 @@ def attention(
 
 def train(config: ConfigDict, run: Run) -> dict:
     """Train or resume every seed, then measure each one's best checkpoint."""
+    plan_of(config)
+    if config.evaluate.examples < 1:
+        raise UserError(f"config.evaluate.examples={config.evaluate.examples}: needs 1 or more.")
     corpus, programs = open_run_of(config, run)
     _tell_import(corpus)
     job = task(config, corpus, programs)
-    best = train_members(config, run, job, None if run.has_progress() else _start_from(config, programs))
+    best = train_members(config, run, job, functools.partial(_start_from, config, programs))
     last_epoch = (config.train.steps - 1) // job.steps_per_epoch * job.steps_per_epoch
     losses = [run.mean_over_steps("train.loss", seed, after=last_epoch) for seed in config.seeds]
     measured = [measure(config, run, corpus, programs, variables) for variables in best]
@@ -183,7 +187,8 @@ def measure(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, 
     found: dict[str, dict] = {name: measure_split(programs, variables, corpus, name, data) for name in names}
     if config.evaluate.book_sentences:
         known = {" ".join(split_words(r.source)): r.targets for r in load_references(run.path / "data")}
-        sentences = [sentence for sentence in config.evaluate.book_sentences if sentence in known]
+        asked = [" ".join(split_words(sentence)) for sentence in config.evaluate.book_sentences]
+        sentences = [sentence for sentence in asked if sentence in known]
         references = {sentence: [split_words(text) for text in known[sentence]] for sentence in sentences}
         outputs = translate(programs, variables, corpus, sentences, data)
         words = {sentence: corpus.target.words(ids) for sentence, ids in zip(sentences, outputs, strict=True)}
@@ -238,6 +243,8 @@ def _start_from(config: ConfigDict, programs: Translator) -> Variables | None:
     other = read_config(path)
     if other is None:
         raise UserError(f"config.train.init_from={config.train.init_from!r}: no run there.")
+    if other.model != config.model:
+        raise UserError(f"config.train.init_from={config.train.init_from!r}: its config.model is another one.")
     return best_variables(other, Run(path, 0.0), functools.partial(init, programs.model))[0]
 
 
@@ -248,7 +255,7 @@ def _attention_figure(config, corpus: Corpus, programs: Translator, variables: V
     texts = [references[place].source for place in places]
     sources = Sentences.join(_encode(corpus.source, text, data) for text in texts)
     targets = Sentences.join(
-        [*ids, EOS][: data.max_length] for ids in translate(programs, variables, corpus, texts, data)
+        with_end(ids, data.max_length) for ids in translate(programs, variables, corpus, texts, data)
     )
     return attention_figure(
         attention(programs, variables, sources, targets, data),
@@ -310,14 +317,13 @@ def _numbers(tree: dict) -> dict[str, float]:
 
 
 def _encode(tokenizer: Tokenizer, text: str, data: DataConfig) -> list[int]:
-    return [*tokenizer.encode(text), EOS][: data.max_length]
+    return with_end(tokenizer.encode(text), data.max_length)
 
 
 def _dtype(config: ConfigDict, name: str) -> jnp.dtype:
-    try:
-        return jnp.dtype(config.precision[name])
-    except TypeError:
-        raise UserError(f"config.precision.{name}={config.precision[name]!r}: choose float32 or bfloat16.") from None
+    if config.precision[name] not in ("float32", "bfloat16"):
+        raise UserError(f"config.precision.{name}={config.precision[name]!r}: choose float32 or bfloat16.")
+    return jnp.dtype(config.precision[name])
 
 
 def _lengths(tokens):

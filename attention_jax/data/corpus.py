@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,9 @@ from attention_jax.data.tokenizers import EOS, Tokenizer, WordTokenizer
 from attention_jax.errors import UserError
 
 SIDES = ("source", "target")
+LEAST = {"train": 0, "validation": 0, "test": 0, "min_count": 1, "max_length": 2, "batch_tokens": 1}
+LEAST = {"train": 0, "validation": 0, "test": 0, "min_count": 1, "max_length": 2, "batch_tokens": 1}
+ON_LONG = ("error", "truncate", "skip")
 EVERYTHING = "all"  # the references of every pair of the file, whichever split it went to
 
 
@@ -177,15 +180,7 @@ def _load_tokenizers(folder: Path) -> list[Tokenizer]:
 
 
 def _read_splits(config: DataConfig, bad_lines: BadLines) -> tuple[Splits, list[Pair]]:
-    if config.source not in READERS:
-        raise UserError(f"config.data.source={config.source!r}: choose one of {', '.join(READERS)}.")
-    if config.split not in SPLITTERS:
-        raise UserError(f"config.data.split={config.split!r}: choose one of {', '.join(SPLITTERS)}.")
-    if config.max_length > config.buckets[-1]:
-        raise UserError(
-            f"config.data.max_length={config.max_length} exceeds the last of config.data.buckets={config.buckets}: "
-            "raise that one too."
-        )
+    _require_usable(config)
     if config.source != "embedded" and not config.path:
         raise UserError("config.data.path is not set: give the data file with --config.data.path=PATH.")
     given = {"validation": config.validation_path, "test": config.test_path}
@@ -196,6 +191,26 @@ def _read_splits(config: DataConfig, bad_lines: BadLines) -> tuple[Splits, list[
     seen = {sentence_key(pair) for name in held_out for pair in held_out[name]}
     splits["train"] = [pair for pair in splits["train"] if sentence_key(pair) not in seen]
     return {**splits, **held_out}, pairs
+
+
+def _require_usable(config: DataConfig) -> None:
+    """Raise UserError for a value that no corpus can be imported with."""
+    choices: dict[str, Collection[str]] = {"source": READERS, "split": SPLITTERS, "on_long": ON_LONG}
+    for name, known in choices.items():
+        if getattr(config, name) not in known:
+            raise UserError(f"config.data.{name}={getattr(config, name)!r}: choose one of {', '.join(known)}.")
+    for name, least in LEAST.items():
+        if getattr(config, name) < least:
+            raise UserError(f"config.data.{name}={getattr(config, name)}: needs {least} or more.")
+    if len(config.languages) != 2:
+        raise UserError(f"config.data.languages={config.languages}: needs two, such as ('en', 'fr').")
+    if not config.buckets or list(config.buckets) != sorted(set(config.buckets)) or config.buckets[0] < 1:
+        raise UserError(f"config.data.buckets={config.buckets}: needs lengths in rising order.")
+    if config.max_length > config.buckets[-1]:
+        raise UserError(
+            f"config.data.max_length={config.max_length} exceeds the last of config.data.buckets={config.buckets}: "
+            "raise that one too."
+        )
 
 
 def _read(config: DataConfig, path: str, bad_lines: BadLines) -> Iterator[Pair]:
@@ -211,16 +226,14 @@ def _read_embedded(config: DataConfig, path: str, bad_lines: BadLines) -> Iterat
 
 READERS = {
     "embedded": _read_embedded,
-    "tsv": lambda config, path, bad_lines: read_tsv(Path(path), bad_lines),
-    "parallel": lambda config, path, bad_lines: read_parallel(Path(path), config.languages, bad_lines),
+    "tsv": lambda config, path, bad_lines: read_tsv(Path(path).expanduser(), bad_lines),
+    "parallel": lambda config, path, bad_lines: read_parallel(Path(path).expanduser(), config.languages, bad_lines),
 }
 
 
 def _fit(
     pairs: Sequence[Pair], tokenizers: Sequence[Tokenizer], config: DataConfig
 ) -> tuple[list[tuple[Pair, list[list[int]]]], int]:
-    if config.on_long not in ("error", "truncate", "skip"):
-        raise UserError(f"config.data.on_long={config.on_long!r}: choose 'error', 'truncate' or 'skip'.")
     kept, too_long = [], 0
     for pair in pairs:
         ids = [[*tokenizer.encode(getattr(pair, side)), EOS] for side, tokenizer in zip(SIDES, tokenizers, strict=True)]
@@ -235,6 +248,8 @@ def _fit(
             if config.on_long == "skip":
                 continue
         kept.append((pair, [side[: config.max_length] for side in ids]))
+    if not kept:
+        raise UserError(f"no sentence of a split fits config.data.max_length={config.max_length}: raise it.")
     return kept, too_long
 
 

@@ -43,7 +43,8 @@ def read_tsv(path: Path, bad_lines: BadLines) -> Iterator[Pair]:
             continue
         columns = line.split("\t")
         if len(columns) < 2:
-            bad_lines.report(where, "no tab between source and target")
+            problem = "no tab between source and target" if line.strip() else "a blank line"
+            bad_lines.report(where, problem)
         elif not columns[0].strip() or not columns[1].strip():
             bad_lines.report(where, "an empty sentence beside the tab")
         else:
@@ -52,17 +53,17 @@ def read_tsv(path: Path, bad_lines: BadLines) -> Iterator[Pair]:
 
 def read_parallel(path: Path, languages: tuple[str, str], bad_lines: BadLines) -> Iterator[Pair]:
     """Line n of PATH.source translates to line n of PATH.target."""
-    files = [Path(f"{path}.{language}") for language in languages]
+    files = [Path(f"{path}.{language}") for language in languages]  # `path` is what their names share
     counts = [_count_lines(file) for file in files]
     if counts[0] != counts[1]:
         raise UserError(f"{files[0]} has {counts[0]:,} lines and {files[1]} {counts[1]:,}: they must be parallel.")
-    for (where, source), (_, target) in zip(*(_lines(file, bad_lines) for file in files), strict=True):
-        if source is None or target is None:
-            continue
-        if source.strip() and target.strip():
+    for sides in zip(*(_lines(file, bad_lines) for file in files), strict=True):
+        (where, source), (_, target) = sides
+        empty = [place for place, text in sides if text is not None and not text.strip()]
+        if source is not None and target is not None and not empty:
             yield Pair(source, target, where)
-        else:
-            bad_lines.report(where, "an empty sentence")
+        elif empty:
+            bad_lines.report(empty[0], "an empty sentence")
 
 
 def _lines(path: Path, bad_lines: BadLines) -> Iterator[tuple[str, str | None]]:
@@ -84,6 +85,8 @@ def _count_lines(path: Path) -> int:
 
 
 def _require_file(path: Path) -> None:
+    if path.is_dir():
+        raise UserError(f"{path}: a folder: name the file in it with --config.data.path.")
     if not path.is_file():
         raise UserError(f"{path}: no such file. {HOW_TO_GET}; then set --config.data.path.")
     if path.stat().st_size == 0:

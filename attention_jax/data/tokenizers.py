@@ -42,14 +42,18 @@ class WordTokenizer:
 
     def __init__(self, vocabulary: Sequence[str]):
         self._words = (*SPECIALS, *vocabulary)
-        self._ids = {word: index for index, word in enumerate(self._words)}
+        self._ids = {word: index for index, word in enumerate(self._words) if index >= len(SPECIALS)}
         self.size = len(self._words)
 
     @classmethod
     def train(cls, texts: Iterable[str], min_count: int, vocabulary: int) -> "WordTokenizer":
         """At most `vocabulary` entries, specials included, of the words seen `min_count` times or more."""
+        if vocabulary <= len(SPECIALS):
+            raise UserError(
+                f"config.data.vocabulary={vocabulary}: every word would be <unk>; the first {len(SPECIALS)} are taken."
+            )
         counts = collections.Counter(word for text in texts for word in split_words(text))
-        kept = [word for word, count in counts.most_common() if count >= min_count]
+        kept = [word for word, count in counts.most_common() if count >= min_count and word not in SPECIALS]
         if not kept:
             raise UserError(
                 f"no word is seen {min_count} times: every word would be <unk>. Lower --config.data.min_count."
@@ -71,6 +75,11 @@ class WordTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         return re.sub(r" ([,.!?])", r"\1", " ".join(self.words(until_end(ids))))
+
+
+def with_end(ids: Sequence[int], max_length: int) -> list[int]:
+    """The ids and the end, cut to `max_length`."""
+    return [*ids, EOS][:max_length]
 
 
 def until_end(ids: Iterable[int]) -> list[int]:

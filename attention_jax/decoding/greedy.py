@@ -5,13 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 
 def greedy(
     step: Callable[[Int[Array, " batch"], Any], tuple[Array, Any]],
     cache: Any,
-    batch: int,
+    is_done: Bool[Array, " batch"],
     max_length: int,
     *,
     bos: int,
@@ -20,7 +20,8 @@ def greedy(
 ) -> Int[Array, "batch max_length"]:
     """The likeliest next word, again and again, up to and with `eos`; `pad` after it.
 
-    Stops when every sentence has ended, or after `max_length` words.
+    Stops when every sentence has ended, or after `max_length` words. `is_done` marks rows that hold no
+    sentence and are not waited for.
     """
 
     def unfinished(carry):
@@ -34,11 +35,12 @@ def greedy(
         outputs = jax.lax.dynamic_update_slice_in_dim(outputs, tokens[:, None], position, axis=1)
         return position + 1, tokens, outputs, is_done | (tokens == eos), cache
 
+    batch = is_done.shape[0]
     start = (
         jnp.zeros((), jnp.int32),
         jnp.full((batch,), bos, jnp.int32),
         jnp.full((batch, max_length), pad, jnp.int32),
-        jnp.zeros((batch,), bool),
+        is_done,
         cache,
     )
     return jax.lax.while_loop(unfinished, advance, start)[2]

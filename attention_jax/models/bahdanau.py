@@ -65,6 +65,9 @@ class Bahdanau(nn.Module):
     param_dtype: jnp.dtype = jnp.float32
 
     def __post_init__(self):
+        for name in ("embedding", "hidden", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         _require_choice("output", self.output, ("state", "deep"))
         for site in self.dropout_sites:
             _require_choice("dropout_sites", site, SITES)

@@ -27,7 +27,7 @@ class Dropout(NamedTuple):
 
 
 def drop(x: Float[Array, "..."], dropout: Dropout | None, start: tuple[int | Array, ...] = ()) -> Float[Array, "..."]:
-    """x · keep / (1 − rate) (Srivastava et al. 2014, §4, scaled in training); x itself without dropout."""
+    """x · keep / (1 − rate) (Srivastava et al. 2014, §10: scaled in training); x itself without dropout."""
     if dropout is None:
         return x
     return x * multiplier(dropout, x.shape, x.dtype, start)

@@ -68,11 +68,15 @@ def scaled_distance(
     """‖(q − k) / width‖, exact for close neighbours, with a zero gradient where q = k.
 
     `width` is a number, or one for each coordinate `[..., D]`. Differences are formed one by one
-    ([..., Q, K, D]): made for the low dimensions of kernel regression; `scoring.gaussian` is not.
+    ([..., Q, K, D]), in float32: made for the low dimensions of kernel regression; `scoring.gaussian` is not.
     """
     require_batch(query=query, key=key)
     require_same_size(-1, query=query, key=key)
-    difference, width = align_ranks(query[..., :, None, :] - key[..., None, :, :], _per_pair(jnp.asarray(width)))
+    width = jnp.asarray(width, jnp.promote_types(jnp.result_type(query, key), jnp.float32))
+    if width.ndim:
+        require_same_size(-1, query=query, width=width)
+    query, key = query.astype(width.dtype), key.astype(width.dtype)
+    difference, width = align_ranks(query[..., :, None, :] - key[..., None, :, :], _per_pair(width))
     squared = jnp.sum(jnp.square(difference / width), axis=-1)
     # A branch on squared == 0 would not do: the compiler may compute it twice, rounded differently.
     return jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).tiny))

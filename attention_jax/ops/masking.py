@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.ops.shapes import align_ranks, require_broadcast
@@ -23,12 +24,12 @@ from attention_jax.ops.shapes import align_ranks, require_broadcast
 class MaskRule:
     """`rule(query_index, key_index, *arrays)` → may attend, elementwise over broadcast integer indices.
 
-    `num_queries` is 1 where the rule is the same for every query.
+    `num_queries` is None where the rule is the same for every query.
     """
 
     rule: Callable
     arrays: tuple
-    num_queries: int
+    num_queries: int | None
     num_keys: int
 
     def block(self, query_index: Int[Array, " q"], key_index: Int[Array, " k"]) -> Bool[Array, "*batch q k"]:
@@ -44,7 +45,7 @@ def valid_lens_mask(lengths: Int[Array, "*batch"], num_keys: int, *, per_query: 
     lengths = jnp.asarray(lengths)
     if per_query:
         return MaskRule(_within_query_length, (lengths,), lengths.shape[-1], num_keys)
-    return MaskRule(_within_length, (lengths,), 1, num_keys)
+    return MaskRule(_within_length, (lengths,), None, num_keys)
 
 
 def causal_mask(num_queries: int, num_keys: int, offset: int | Int[Array, "*batch"] = 0) -> MaskRule:
@@ -69,6 +70,8 @@ def prefix_mask(
 def segment_mask(query_segments: Int[Array, "*batch q"], key_segments: Int[Array, "*batch k"]) -> MaskRule:
     """Attend within one segment of a packed row: segment of q = segment of k."""
     arrays = (jnp.asarray(query_segments), jnp.asarray(key_segments))
+    if arrays[0].shape[:-1] != arrays[1].shape[:-1]:
+        raise ValueError(f"query_segments {arrays[0].shape} and key_segments {arrays[1].shape} differ in batch axes.")
     return MaskRule(_same_segment, arrays, arrays[0].shape[-1], arrays[1].shape[-1])
 
 
@@ -80,13 +83,13 @@ def combine(*masks: Mask | None) -> Mask | None:
     rules = tuple(mask for mask in present if isinstance(mask, MaskRule))
     if len(rules) == len(present):
         return _combine_rules(rules)
-    return functools.reduce(jnp.logical_and, align_ranks(*(materialize(mask) for mask in present)))
+    return _conjunction([materialize(mask) for mask in present])
 
 
 def materialize(mask: Mask) -> Bool[Array, "*batch q k"]:
     """The mask as an array `[..., Q or 1, K]`. Raises TypeError for an array that is not boolean."""
     if isinstance(mask, MaskRule):
-        return mask.block(jnp.arange(mask.num_queries), jnp.arange(mask.num_keys))
+        return mask.block(jnp.arange(mask.num_queries or 1), jnp.arange(mask.num_keys))
     if mask.dtype != jnp.bool_:
         raise TypeError(f"mask has dtype {mask.dtype}, needs bool: True = may attend.")
     return mask
@@ -175,6 +178,15 @@ def _compare(operation: Callable, a: Array, b: Array) -> Array:
     return operation(*align_ranks(a, b))
 
 
+def _conjunction(parts: list[Array]) -> Array:
+    try:
+        np.broadcast_shapes(*(part.shape for part in parts))
+    except ValueError:
+        shapes = ", ".join(str(part.shape) for part in parts)
+        raise ValueError(f"masks of shapes {shapes} do not combine: their axes do not broadcast.") from None
+    return functools.reduce(jnp.logical_and, align_ranks(*parts))
+
+
 @dataclass(frozen=True)
 class _All:
     """The conjunction of rules, each with its own number of arrays; equal rules compare equal under jit."""
@@ -188,16 +200,14 @@ class _All:
             rule(query_index, key_index, *(next(remaining) for _ in range(count)))
             for rule, count in zip(self.rules, self.counts, strict=True)
         ]
-        return functools.reduce(jnp.logical_and, align_ranks(*parts))
+        return _conjunction(parts)
 
 
 def _combine_rules(masks: tuple[MaskRule, ...]) -> MaskRule:
     sizes = {mask.num_keys for mask in masks}
-    lengths = {mask.num_queries for mask in masks} - {1}
+    lengths = {mask.num_queries for mask in masks} - {None}
     if len(sizes) > 1 or len(lengths) > 1:
-        shapes = ", ".join(f"[{mask.num_queries}, {mask.num_keys}]" for mask in masks)
+        shapes = ", ".join(f"[{mask.num_queries or 1}, {mask.num_keys}]" for mask in masks)
         raise ValueError(f"masks over different queries and keys do not combine: {shapes}.")
     rule = _All(tuple(mask.rule for mask in masks), tuple(len(mask.arrays) for mask in masks))
-    return MaskRule(
-        rule, sum((mask.arrays for mask in masks), ()), max(mask.num_queries for mask in masks), sizes.pop()
-    )
+    return MaskRule(rule, sum((mask.arrays for mask in masks), ()), lengths.pop() if lengths else None, sizes.pop())

@@ -22,7 +22,7 @@ from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.kernels import kernel_weights
 from attention_jax.ops.masking import Mask, masked_normalize, masked_softmax
 from attention_jax.ops.scoring import scaled_dot
-from attention_jax.ops.shapes import align_ranks, require_broadcast, require_same_size
+from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_same_size
 
 Values = Float[Array, "*batch q v"]
 Weights = Float[Array, "*batch q k"]
@@ -67,7 +67,7 @@ def attend_with_weights(
     dropout: Dropout | None = None,
 ) -> tuple[Values, Weights]:
     """`attend`, and the weights `[..., Q, K]` as they were before dropout."""
-    require_same_size(-2, key=key, value=value)
+    _require_pairs(key, value)
     if normalize not in NORMALIZERS:
         raise ValueError(f"normalize={normalize!r}: choose one of {', '.join(NORMALIZERS)}.")
     scores = score(query, key, *score_params)
@@ -89,12 +89,21 @@ def kernel_regression(
     empty: str = "mean",
 ) -> Values:
     """The Nadaraya–Watson estimate Σ_i v_i K(u_i) / Σ_j K(u_j), u_i = ‖q − k_i‖ / width."""
-    require_same_size(-2, key=key, value=value)
+    _require_pairs(key, value)
     return pool(kernel_weights(query, key, kernel, width, mask, empty), value)
 
 
 def pool(weights: Weights, value: Float[Array, "*#batch k v"]) -> Values:
-    """Σ_i α_i v_i, accumulated in float32, in the values' dtype."""
+    """Σ_i α_i v_i, accumulated in float32, in the values' dtype.
+
+    Raises ValueError where the values have batch axes that the weights have not.
+    """
+    require_broadcast("value's batch axes", value.shape[:-2], "weights' batch axes", weights.shape[:-2])
     accumulator = jnp.promote_types(value.dtype, jnp.float32)
     pooled = jnp.einsum("...qk,...kv->...qv", weights.astype(value.dtype), value, preferred_element_type=accumulator)
     return pooled.astype(value.dtype)
+
+
+def _require_pairs(key: Array, value: Array) -> None:
+    require_batch(key=key, value=value)
+    require_same_size(-2, key=key, value=value)

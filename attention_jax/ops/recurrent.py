@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attention_jax.ops.shapes import align_ranks
+from attention_jax.ops.shapes import align_ranks, require_shape
 
-Sequence = Float[Array, "batch t d"]
-State = Float[Array, "batch h"]
+Sequence = Float[Array, "*batch t d"]
+State = Float[Array, "*batch h"]
 
 
 class GRUWeights(NamedTuple):
@@ -25,7 +25,7 @@ class GRUWeights(NamedTuple):
         return jnp.add(*align_ranks(x @ self.w_i, self.bias))
 
 
-def gru_step(state: State, gates: Float[Array, "batch 3h"], weights: GRUWeights) -> State:
+def gru_step(state: State, gates: Float[Array, "*batch 3h"], weights: GRUWeights) -> State:
     """h' = (1 − z) n + z h, with r, z = σ(W_i x + W_h h + b), n = tanh(W_i x + r (W_h h + b_n)).
 
     Cho et al. 2014, eqs. 5–8, with the reset gate after the product, so that one product serves all gates.
@@ -34,21 +34,26 @@ def gru_step(state: State, gates: Float[Array, "batch 3h"], weights: GRUWeights)
     reset_h, update_h, candidate_h = jnp.split(state @ weights.w_h, 3, axis=-1)
     reset = jax.nn.sigmoid(reset_in + reset_h)
     update = jax.nn.sigmoid(update_in + update_h)
-    candidate = jnp.tanh(candidate_in + reset * (candidate_h + weights.candidate_bias[None, :]))
+    candidate = jnp.tanh(candidate_in + reset * jnp.add(*align_ranks(candidate_h, weights.candidate_bias)))
     return candidate + update * (state - candidate)
 
 
 def gru(
-    x: Sequence, valid: Bool[Array, "batch t"], weights: GRUWeights, reverse: bool = False
-) -> tuple[Float[Array, "batch t h"], State]:
-    """All states and the last one, from zeros; a padded step keeps the state it found."""
+    x: Sequence, valid: Bool[Array, "*batch t"], weights: GRUWeights, reverse: bool = False
+) -> tuple[Float[Array, "*batch t h"], State]:
+    """All states and the last one, from zeros; a padded step keeps the state it found.
+
+    Raises ValueError where the features or the mask do not fit.
+    """
+    require_shape("w_i", weights.w_i, (x.shape[-1], weights.w_i.shape[-1]), f"x is {x.shape}")
+    require_shape("valid", valid, x.shape[:-1], f"x is {x.shape}")
 
     def step(state, inputs):
         gates, is_valid = inputs
-        state = jnp.where(is_valid[:, None], gru_step(state, gates, weights), state)
+        state = jnp.where(is_valid[..., None], gru_step(state, gates, weights), state)
         return state, state
 
-    start = jnp.zeros((x.shape[0], weights.w_h.shape[0]), x.dtype)
-    time_first = jnp.swapaxes(weights.project(x), 0, 1), jnp.swapaxes(valid, 0, 1)
+    start = jnp.zeros((*x.shape[:-2], weights.w_h.shape[0]), x.dtype)
+    time_first = jnp.moveaxis(weights.project(x), -2, 0), jnp.moveaxis(valid, -1, 0)
     last, states = jax.lax.scan(step, start, time_first, reverse=reverse)
-    return jnp.swapaxes(states, 0, 1), last
+    return jnp.moveaxis(states, 0, -2), last

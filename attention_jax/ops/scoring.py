@@ -48,6 +48,7 @@ def additive(
     w_v: Float[Array, " h"],
 ) -> Scores:
     """w_vᵀ tanh(W_q q + W_k k), without bias (Bahdanau et al. 2015, A.1.2). Memory is [..., Q, K, H]."""
+    require_shape("w_v", w_v, w_v.shape[-1:] or (0,), "it is one vector [H]")
     hidden = w_v.shape[-1]
     require_shape("w_q", w_q, (query.shape[-1], hidden), _sizes(query, w_v=w_v))
     require_shape("w_k", w_k, (key.shape[-1], hidden), _sizes(key=key, w_v=w_v))
@@ -80,18 +81,18 @@ def concat(
 def gaussian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
     """−‖q − k‖² / 2σ², without ever forming q − k; softmax over it is Nadaraya–Watson regression.
 
-    ‖q − k‖² = ‖q‖² − 2 qᵀk + ‖k‖², after both are moved to the keys' mean, which leaves the
-    differences as they are and keeps the sum from cancelling far from the origin.
+    ‖q − k‖² = ‖q‖² − 2 qᵀk + ‖k‖², which loses digits where ‖q‖² is much larger than ‖q − k‖²:
+    far from the origin use `kernels.kernel_weights`. `width` is one number.
     """
     _require_equal_sizes(query, key)
-    center = jnp.mean(key, axis=-2, keepdims=True)
-    query, key = query - center, key - center
+    require_shape("width", jnp.asarray(width), (), "one width serves every query and key")
     squared = _norm2(query)[..., :, None] - 2 * dot(query, key) + _norm2(key)[..., None, :]
-    return -squared / (2 * width**2)
+    return -jnp.maximum(squared, 0) / (2 * width**2)
 
 
 def cosine(query: Query, key: Key, temperature: Scalar = 1.0) -> Scores:
     """qᵀk / (‖q‖ ‖k‖ τ) (Graves et al. 2014, eq. 6); zero, with zero gradients, at a zero vector."""
+    require_shape("temperature", jnp.asarray(temperature), (), "one temperature serves every query and key")
     return dot(_unit(query), _unit(key)) / temperature
 
 
@@ -133,11 +134,12 @@ def _require_equal_sizes(query: Array, key: Array) -> None:
 
 
 def _project(x: Array, matrix: Array) -> Array:
-    return jnp.einsum("...d,dh->...h", x, matrix)
+    projected = jnp.einsum("...d,dh->...h", x, matrix, preferred_element_type=_accumulator(x, matrix))
+    return projected.astype(jnp.result_type(x, matrix))
 
 
 def _norm2(x: Array) -> Array:
-    return jnp.sum(jnp.square(x), axis=-1, dtype=_accumulator(x))
+    return jnp.sum(jnp.square(x.astype(_accumulator(x))), axis=-1)
 
 
 def _unit(x: Array) -> Array:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+WORDS = {"fontsize": 8, "parse_math": False}  # words of a corpus: a $ in them is a dollar
 Points = Sequence[float] | np.ndarray
 
 
@@ -43,14 +44,17 @@ def heatmaps(
     key_labels: Sequence[Sequence[Sequence[str]]] | None = None,
     xlabel: str = "key",
     ylabel: str = "query",
+    top: float | None = None,
     cell: tuple[float, float] = (2.6, 2.3),
 ) -> Figure:
-    """Attention weights as a grid of images, `[rows, cols, queries, keys]`, on one colour scale from zero.
+    """Attention weights as a grid of images, `[rows, cols, queries, keys]`, on one colour scale from 0 to `top`.
 
     Labels, where given, are words for every query and key of each panel: `labels[row][col][index]`;
-    a panel with fewer labels than rows or columns is cropped to them (padding is not shown).
+    a panel with fewer labels than rows or columns is cropped to them (padding is not shown). `top` is the
+    largest weight unless given.
     """
     rows, cols = weights.shape[:2]
+    top = float(weights.max()) if top is None else top
     figure, axes = new_figure(rows, cols, *cell)
     for row in range(rows):
         for col in range(cols):
@@ -61,9 +65,19 @@ def heatmaps(
                     axis.set_axis_off()
                     continue
                 panel = panel[: len(queries), : len(keys)]
-                axis.set_xticks(range(len(keys)), keys, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
-                axis.set_yticks(range(len(queries)), queries, fontsize=8)
-            image = axis.imshow(panel, cmap="Reds", vmin=0, vmax=float(weights.max()), aspect="auto")
+                axis.set_xticks(
+                    range(len(keys)),
+                    keys,
+                    rotation=60,
+                    ha="right",
+                    rotation_mode="anchor",
+                    fontsize=8,
+                    parse_math=False,
+                )
+                axis.set_yticks(range(len(queries)), queries, fontsize=8, parse_math=False)
+            image = axis.imshow(
+                panel, cmap="Reds", vmin=0, vmax=float(weights.max()) if top is None else top, aspect="auto"
+            )
             if titles is not None:
                 axis.set_title(titles[row][col], fontsize=9)
             if row == rows - 1:
@@ -93,6 +107,8 @@ def curves(
         axis.plot([x0], [y0], "o", label=name)
     if log_x:
         axis.set_xscale("log")
+    else:
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel(xlabel)
     axis.set_ylabel(ylabel)
     axis.grid(alpha=0.3)

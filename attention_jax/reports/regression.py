@@ -8,6 +8,9 @@ from jaxtyping import Float
 
 from attention_jax.reports.figures import Figure, new_figure, save
 
+PANELS = (
+    "by kernel (rows) and width (columns). A query with no sample in reach of its kernel gets the mean of the values."
+)
 CLASS_COLOURS = np.array([[0.80, 0.25, 0.20], [0.20, 0.55, 0.30], [0.20, 0.35, 0.75]])
 
 
@@ -18,9 +21,9 @@ def kernel_shapes(kernels: Mapping[str, Callable], path: Path) -> Figure:
     for axis, (name, kernel) in zip(axes[0], kernels.items(), strict=True):
         axis.plot(u, np.asarray(kernel(u)))
         axis.set_title(name, fontsize=9)
-        axis.set_xlabel("u = ‖q − k‖ / width")
+        axis.set_xlabel("u")
     axes[0, 0].set_ylabel("weight")
-    return save(figure, path, "The kernels: the weight of a neighbour at scaled distance u.")
+    return save(figure, path, "The kernels: the weight of a neighbour at scaled distance u = (q − k) / width.")
 
 
 def fits(
@@ -40,10 +43,20 @@ def fits(
         for col in range(cols):
             draw(axes[row, col], x, y, queries, truth, estimates[row, col])
             axes[row, col].set_title(titles[row][col], fontsize=9)
+    figure.supxlabel("x")
     if x.shape[-1] == 1:
+        figure.supylabel("y")
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
-        return save(figure, path, "Data, the noiseless truth and the estimate, by kernel (rows) and width (columns).")
-    return save(figure, path, "Estimated class probabilities, mixed as colours, by kernel (rows) and width (columns).")
+        return save(
+            figure,
+            path,
+            f"Data, the noiseless truth and the estimate, {PANELS}",
+        )
+    return save(
+        figure,
+        path,
+        f"Estimated class probabilities, mixed as colours, {PANELS}",
+    )
 
 
 def _draw_line(axis, x, y, queries, truth, estimate):
@@ -57,4 +70,5 @@ def _draw_plane(axis, x, y, queries, truth, estimate):
     low, high = queries.min(), queries.max()
     mixed = (estimate @ CLASS_COLOURS).reshape(side, side, 3)
     axis.imshow(0.4 + 0.6 * mixed, origin="lower", extent=(low, high, low, high), aspect="auto")
+    axis.set(xlim=(low, high), ylim=(low, high))
     axis.scatter(*x.T, c=CLASS_COLOURS[y.argmax(-1)], s=10, edgecolors="white", linewidths=0.4)

@@ -35,6 +35,7 @@ def attention_figure(
         query_labels=words[1],
         xlabel="source",
         ylabel="translation",
+        top=1.0,
         cell=(3.4, 3.0),
     )
 
@@ -54,13 +55,13 @@ def learning_figures(metrics: Sequence[dict], folder: Path) -> list[Figure]:
 
 
 def result_table(result: dict[str, object], intervals: dict[str, Sequence[float]]) -> Table:
-    """Every number of a flat result, with its interval over seeds where there is one."""
+    """Every number of a flat result (a mean over seeds), with its interval over seeds where there is one."""
     rows = [
         (name, value, *(intervals.get(name) or ("", "")))
         for name, value in result.items()
         if isinstance(value, (int, float, str))
     ]
-    return Table("Result (mean over seeds)", ("metric", "value", "95% from", "to"), rows)
+    return Table(f"Result, seeds {result['seeds']}", ("metric", "value", "95% from", "to"), rows)
 
 
 def translation_table(

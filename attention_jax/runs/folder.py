@@ -1,6 +1,7 @@
 """A run's folder: its lock, its resolved config, its metrics and its result."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
@@ -14,6 +15,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+
+SPARE = 2**16  # bytes that a line of metrics and its events may need
 
 
 class Run:
@@ -56,7 +59,12 @@ class Run:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def log(self, step: int, seed: int, values: dict[str, float]) -> None:
-        """Append one line for one seed to metrics.jsonl and to its TensorBoard events."""
+        """Append one line for one seed to metrics.jsonl and to its TensorBoard events.
+
+        Raises OSError, before anything is written, where the disk is full.
+        """
+        if shutil.disk_usage(self.path).free < SPARE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **values}
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -79,9 +87,10 @@ class Run:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def close(self) -> None:
-        """Flush the TensorBoard events."""
+        """Flush the TensorBoard events; what a full disk does not take is in metrics.jsonl."""
         for writer in self._events.values():
-            writer.close()
+            with contextlib.suppress(OSError):
+                writer.close()
 
     def _writer(self, seed: int, step: int) -> Any:
         from tensorboardX import SummaryWriter
@@ -112,7 +121,7 @@ def open_run(
         try:
             write_whole(path / "config.json", to_json(config))
             yield run
-        except UserError:
+        except BaseException:
             if stored is None and not run.has_progress():
                 _empty(path, remove=is_new)
             raise
@@ -126,13 +135,16 @@ def read_config(path: Path) -> ConfigDict | None:
     if not file.exists():
         return None
     try:
-        return ConfigDict(_tuples(json.loads(file.read_text(encoding="utf-8"))))
-    except ValueError as error:
-        raise UserError(f"{file}: not a config ({error}). Delete the folder or choose another --workdir.") from None
+        config = ConfigDict(_tuples(json.loads(file.read_text(encoding="utf-8"))))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{file}: not a config ({error}). Choose another --workdir.") from None
+    if not {"experiment", "seeds", "precision"} <= set(config):
+        raise UserError(f"{file}: not the config of a run. Choose another --workdir.")
+    return config.lock()
 
 
 def to_json(config: ConfigDict) -> str:
-    """The resolved config as JSON, keys in the config's order."""
+    """The resolved config as JSON."""
     return json.dumps(config.to_dict(), indent=2) + "\n"
 
 

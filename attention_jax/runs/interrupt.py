@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to stop at the next safe place; a second Ctrl-C stops at once."""
+"""Ctrl-C and SIGTERM ask a training run to stop at the next safe place; a second Ctrl-C stops at once."""
 
 import contextlib
 import signal
@@ -17,9 +17,10 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     def ask(number, frame):
         del frame
         asked.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield lambda: bool(asked)
     finally:

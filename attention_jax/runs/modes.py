@@ -47,6 +47,10 @@ class Request(NamedTuple):
         """The run's folder, locked; with `extend`, a finished run may get more steps."""
         if not self.config.seeds:
             raise UserError("config.seeds is empty: name at least one seed.")
+        if not all(isinstance(seed, int) and seed >= 0 for seed in self.config.seeds):
+            raise UserError(f"config.seeds={self.config.seeds}: seeds are whole numbers, 0 or more.")
+        if len(set(self.config.seeds)) < len(self.config.seeds):
+            raise UserError(f"config.seeds={self.config.seeds}: the same seed twice is not two runs.")
         return open_run(self.workdir, self.config, self.started, extend=extend, profile=self.profile)
 
     def require_run(self) -> None:
@@ -118,13 +122,21 @@ def _write_report(experiment: Experiment, config: ConfigDict, run: Run, result: 
 
 
 def _print_result(run: Run) -> None:
-    numbers = {name: value for name, value in flatten(run.result() or {}).items() if isinstance(value, (int, float))}
-    width = max(map(len, numbers))
-    for name, value in numbers.items():
-        print(f"{name:<{width}}  {show_number(value)}")
+    shown = {name: _show(value) for name, value in flatten(run.result() or {}).items()}
+    width = max(map(len, shown))
+    for name, text in shown.items():
+        if text:
+            print(f"{name:<{width}}  {text}")
     print()
     for path in (*sorted((run.path / "figures").glob("*.png")), run.path / "report.html", run.path / "result.json"):
         print(path)
+
+
+def _show(value: Any) -> str:
+    """Numbers, and intervals as two of them; nothing for anything else."""
+    if isinstance(value, list):
+        return " to ".join(map(_show, value)) if len(value) == 2 and all(map(_show, value)) else ""
+    return show_number(value) if isinstance(value, (int, float)) else ""
 
 
 def _name(path: tuple) -> str:

@@ -18,40 +18,58 @@ from attention_jax.training.loop import Hooks, NotFinite, Plan, Task, fit, initi
 from attention_jax.training.optimizer import SCHEDULES
 from attention_jax.training.state import TrainState, Variables
 
+FRACTIONS = ("dropout", "label_smoothing")
+
 
 def plan_of(config: ConfigDict) -> Plan:
-    """`config.train` with the schedule's name."""
+    """`config.train` with the schedule's name. Raises UserError for a value that cannot be used."""
     schedule = config.optimizer.schedule
     if schedule not in SCHEDULES:
         raise UserError(f"config.optimizer.schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}.")
-    return Plan(**config.train, schedule=schedule)
+    values = {name: value for name, value in config.train.items() if name != "init_from"}
+    for name, value in values.items():
+        if isinstance(value, int) and value < 1:
+            raise UserError(f"config.train.{name}={value}: needs 1 or more.")
+    return Plan(**values, schedule=schedule)
 
 
 def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
     """The dynamic values of one member: every number of `config.optimizer`, and the seed with its key."""
-    numbers = {name: jnp.float32(value) for name, value in config.optimizer.items() if name != "schedule"}
-    return numbers | {"seed": seed, "key": jax.random.fold_in(jax.random.key(seed), 1)}
+    numbers = {name: value for name, value in config.optimizer.items() if name != "schedule"}
+    for name, value in numbers.items():
+        if value < 0 or (name in FRACTIONS and value >= 1):
+            raise UserError(
+                f"config.optimizer.{name}={value}: needs 0 or more{' and less than 1' * (name in FRACTIONS)}."
+            )
+    numbers["decay_steps"] = numbers["decay_steps"] or config.train.steps
+    return {name: jnp.float32(value) for name, value in numbers.items()} | {
+        "seed": seed,
+        "key": jax.random.fold_in(jax.random.key(seed), 1),
+    }
 
 
-def train_members(config: ConfigDict, run: Run, task: Task, start_from: Variables | None) -> list[Variables]:
+def train_members(
+    config: ConfigDict, run: Run, task: Task, start_from: Callable[[], Variables | None]
+) -> list[Variables]:
     """Train every seed to the end, from the last checkpoint where there is one; each one's best variables.
 
-    Raises UserError where the loss is not finite, Interrupted where asked to stop.
+    A run without one starts from `start_from()`, or afresh where that is None. Raises UserError where
+    the loss is not finite, Interrupted where asked to stop.
     """
     plan = plan_of(config)
+    hypers = [hyper_of(config, seed) for seed in config.seeds]
     checkpoints = Checkpoints(run.checkpoints, plan.keep_last, _tell)
+    profiler = Profiler(run.profile)
     try:
         states = _restore(config, run, task, checkpoints, start_from)
-        hypers = [hyper_of(config, seed) for seed in config.seeds]
-        profiler = Profiler(run.profile)
         with interruptible() as is_interrupted, _Bar(plan.steps, int(states[0].step), profiler.tick) as bar:
             states = fit(task, plan, hypers, states, checkpoints, Hooks(run.log, bar.advance, is_interrupted))
-        profiler.stop()
     except NotFinite as error:
         last = checkpoints.last_step()
         kept = f"the checkpoint of step {last} is kept" if last else "there was no checkpoint yet"
         raise UserError(f"{error}; {kept}. Lower --config.optimizer.learning_rate in another --workdir.") from None
     finally:
+        profiler.stop()
         checkpoints.close()
     step = int(states[0].step)
     if step < plan.steps:
@@ -61,24 +79,27 @@ def train_members(config: ConfigDict, run: Run, task: Task, start_from: Variable
 
 def best_variables(config: ConfigDict, run: Run, init) -> list[Variables]:
     """Each seed's best variables, from the last checkpoint. Raises UserError where there is none."""
-    like = initial_states(init, config.seeds)
-    checkpoints = Checkpoints(run.checkpoints, config.train.keep_last, _tell)
-    restored = checkpoints.restore(like)
-    checkpoints.close()
-    if restored is None:
-        raise UserError(f"{run.path}: no checkpoint to read. Train it first: --mode=train --workdir={run.path}.")
-    return [state.best.variables for state in restored[1]]
+    if run.checkpoints.is_dir():
+        checkpoints = Checkpoints(run.checkpoints, config.train.keep_last, _tell, read_only=True)
+        restored = checkpoints.restore(initial_states(init, config.seeds))
+        checkpoints.close()
+        if restored is not None and all(int(state.best.step) for state in restored[1]):
+            return [state.best.variables for state in restored[1]]
+        if restored is not None:
+            raise UserError(f"{run.path}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
+    raise UserError(f"{run.path}: no checkpoint to read. Train it first: --mode=train --workdir={run.path}.")
 
 
 def _restore(
-    config: ConfigDict, run: Run, task: Task, checkpoints: Checkpoints, start_from: Variables | None
+    config: ConfigDict, run: Run, task: Task, checkpoints: Checkpoints, start_from: Callable[[], Variables | None]
 ) -> list[TrainState]:
-    states = initial_states(task.init, config.seeds, start_from)
-    restored = checkpoints.restore(states)
-    step, states = restored if restored is not None else (0, states)
+    restored = checkpoints.restore(initial_states(task.init, config.seeds))
+    if restored is None:
+        run.rewind(0)
+        return initial_states(task.init, config.seeds, start_from())
+    step, states = restored
     run.rewind(step)
-    if step:
-        _tell(f"resuming at step {step:,}")
+    _tell(f"resuming at step {step:,}")
     return states
 
 
@@ -86,18 +107,17 @@ class _Bar:
     """A progress bar over steps with the loss and tokens a second beside it."""
 
     def __init__(self, total: int, done: int, tick: Callable[[], None]):
+        interval = 0.5 if sys.stderr.isatty() else 30
+        self._bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True, mininterval=interval)
         self._tick = tick
-        is_terminal = sys.stderr.isatty()
-        self._bar = tqdm(
-            total=total, initial=done, unit="step", dynamic_ncols=True, mininterval=0.5 if is_terminal else 30
-        )
         self._tokens = 0.0
 
-    def advance(self, steps: int, shown: dict[str, float]) -> None:
+    def advance(self, steps: int, tokens: float, loss: float) -> None:
+        """Some steps later."""
         self._tick()
-        self._tokens += shown["tokens"]
-        elapsed = self._bar.format_dict["elapsed"] or 1e-9
-        self._bar.set_postfix_str(f"loss {shown['loss']:.3f}, {self._tokens / elapsed:,.0f} tokens/s", refresh=False)
+        self._tokens += tokens
+        rate = self._tokens / (self._bar.format_dict["elapsed"] or 1e-9)
+        self._bar.set_postfix_str(f"loss {loss:.3f}, {rate:,.0f} tokens/s", refresh=False)
         self._bar.update(steps)
 
     def __enter__(self) -> "_Bar":

@@ -15,28 +15,27 @@ import numpy as np
 from attention_jax.errors import UserError
 
 UNREADABLE = ".unreadable"
-SPARE = 1.1  # a checkpoint's own files beside its arrays
+SPARE = 2**20  # bytes for a checkpoint's own files and for those of the run beside it
 
 
 class Checkpoints:
     """Numbered states in a folder. `tell` gets a line when a checkpoint cannot be read."""
 
-    def __init__(self, folder: Path, keep_last: int, tell: Callable[[str], None]):
+    def __init__(self, folder: Path, keep_last: int, tell: Callable[[str], None], *, read_only: bool = False):
         import orbax.checkpoint as ocp
 
-        logging.getLogger("absl").setLevel(logging.ERROR)
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # what it would say is raised, and told here
         self._ocp, self._tell = ocp, tell
-        self._unreadable: set[int] = set()
+        self._unreadable: list[int] = []
         self._folder = folder.absolute()
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep_last, enable_async_checkpointing=False)
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep_last, enable_async_checkpointing=False, create=not read_only, read_only=read_only
+        )
         self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     def save(self, step: int, state: Any) -> None:
         """Write the state of a step, once. Raises OSError, before anything is written, where the disk is full."""
-        if step in self._unreadable:  # out of the way, but not lost
-            (self._folder / str(step)).rename(self._folder / f"{step}{UNREADABLE}")
-            self._unreadable.remove(step)
-            self._manager.reload()
+        self._set_aside()
         if step in self._manager.all_steps():
             return
         state = jax.tree.map(np.asarray, state)
@@ -57,14 +56,22 @@ class Checkpoints:
                     warnings.simplefilter("ignore")
                     return step, self._manager.restore(step, args=self._ocp.args.StandardRestore(like))
             except Exception as error:
-                self._unreadable.add(step)
+                self._unreadable.append(step)
                 reason = f"{self._folder / str(step)}: cannot be read ({_first_line(error)})"
         if reason:
             raise UserError(f"{reason}, nor any before it. Start over in another --workdir.")
         return None
 
+    def _set_aside(self) -> None:
+        """What could not be read makes room for what will be written, but is not lost."""
+        for step in self._unreadable:
+            (self._folder / str(step)).rename(self._folder / f"{step}{UNREADABLE}")
+        if self._unreadable:
+            self._unreadable.clear()
+            self._manager.reload()
+
     def _require_space(self, size: int) -> None:
-        if shutil.disk_usage(self._folder).free < SPARE * size:
+        if shutil.disk_usage(self._folder).free < 1.1 * size + SPARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
 
     def last_step(self) -> int | None:

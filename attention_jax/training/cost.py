@@ -21,10 +21,9 @@ class Cost(NamedTuple):
 
 def cost(program: Callable, *arguments: Any) -> Cost:
     """The cost of `program(*arguments)`; arguments may be `jax.ShapeDtypeStruct`s."""
-    memory = jax.jit(program).lower(*arguments).compile().memory_analysis()
-    parts = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
-    used = sum(getattr(memory, part, 0) for part in parts) - getattr(memory, "alias_size_in_bytes", 0)
-    return Cost(flops(program, *arguments), used)
+    memory: Any = jax.jit(program).lower(*arguments).compile().memory_analysis()
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return Cost(flops(program, *arguments), used - memory.alias_size_in_bytes)
 
 
 def flops(program: Callable, *arguments: Any) -> float:

@@ -11,8 +11,8 @@ import numpy as np
 from attention_jax.errors import UserError
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.optimizer import ADAM
-from attention_jax.training.state import Best, TrainState, Variables, new_state
-from attention_jax.training.step import Loss, Metrics, train_steps
+from attention_jax.training.state import Best, TrainState, Variables, empty_window, new_state
+from attention_jax.training.step import Loss, train_steps
 
 
 class Task(NamedTuple):
@@ -26,7 +26,7 @@ class Task(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """`config.train`: how long, and what happens when. A key that is not here raises TypeError."""
+    """How long to train, and what happens when; a key that is not here raises TypeError."""
 
     steps: int
     steps_per_call: int
@@ -35,7 +35,6 @@ class Plan(NamedTuple):
     checkpoint_every: int
     keep_last: int
     best_by: str
-    init_from: str
     schedule: str
 
     def next_stop(self, step: int, steps_per_epoch: int) -> int:
@@ -51,7 +50,7 @@ class Hooks(NamedTuple):
     """How the loop speaks to the run it belongs to."""
 
     log: Callable[[int, int, dict[str, float]], None]  # step, seed, values
-    advance: Callable[[int, dict[str, float]], None]  # steps done, what to show beside the progress bar
+    advance: Callable[[int, float, float], None]  # steps done, their items, the mean loss since it was last logged
     is_interrupted: Callable[[], bool]
 
 
@@ -85,49 +84,45 @@ def fit(
     """
     run = jax.jit(functools.partial(train_steps, task.loss, plan.schedule), donate_argnums=0)
     step = int(states[0].step)
-    window: list[list[Metrics]] = [[] for _ in states]
     while step < plan.steps and not hooks.is_interrupted():
-        stop = plan.next_stop(step, task.steps_per_epoch)
+        stop, loss = plan.next_stop(step, task.steps_per_epoch), jax.device_get(states[0].window["loss"])
         for member, hyper in enumerate(hypers):
-            states[member], metrics = _call(run, task, plan, states[member], step, stop, hyper)
-            window[member].append(metrics)
+            states[member] = _call(run, task, plan, states[member], step, stop, hyper)
         step, before = int(states[0].step), step
-        hooks.advance(step - before, {"loss": float(_total(window[0])["loss"].mean()), "tokens": _tokens(window)})
+        seen, loss = loss.count, jax.device_get(states[0].window["loss"])
+        hooks.advance(step - before, len(states) * float(loss.count - seen), float(loss.mean()))
         if step == stop:
-            _log(task, plan, states, window, hypers, hooks)
-            window = [[] for _ in states]
+            states = [
+                _log(task, plan, state, hyper["seed"], hooks) for state, hyper in zip(states, hypers, strict=True)
+            ]
             if plan.is_due(step, plan.checkpoint_every):
                 checkpoints.save(step, states)
-    if any(window):  # interrupted between two stops
-        _log(task, plan, states, window, hypers, hooks)
     checkpoints.save(step, states)
     return states
 
 
-def _call(run, task: Task, plan: Plan, state: TrainState, step: int, stop: int, hyper: Mapping):
+def _call(run, task: Task, plan: Plan, state: TrainState, step: int, stop: int, hyper: Mapping) -> TrainState:
     """One compiled call for one member, cut off at `stop`; its rows padded to `steps_per_call`."""
     table, rows = task.call(hyper["seed"], step, stop)
     padded = np.zeros((plan.steps_per_call, rows.shape[1]), np.int32)
     padded[: len(rows)] = rows
     traced = {name: value for name, value in hyper.items() if name != "seed"}
-    state, progress = run(state, table, padded, len(rows), traced)
-    if not progress.is_finite:
+    state, is_finite = run(state, table, padded, len(rows), traced)
+    if not is_finite:
         raise NotFinite(hyper["seed"], int(state.step))
-    return state, jax.device_get(progress.metrics)
+    return state
 
 
-def _log(task: Task, plan: Plan, states, window, hypers, hooks: Hooks) -> None:
-    """Log each member's training metrics since the last stop and, where due, its evaluation."""
-    step = int(states[0].step)
-    for member, hyper in enumerate(hypers):
-        sums = _total(window[member])
-        values = {f"train.{name}": float(s.mean()) for name, s in sums.items()} | {
-            "train.tokens": float(sums["loss"].count)
-        }
-        if plan.is_due(step, plan.evaluate_every):
-            values |= task.evaluate(states[member].variables)
-            states[member] = states[member]._replace(best=_better(states[member], values, plan.best_by))
-        hooks.log(step, hyper["seed"], values)
+def _log(task: Task, plan: Plan, state: TrainState, seed: int, hooks: Hooks) -> TrainState:
+    """Log a member's metrics since the last time and, where due, its evaluation; its window is empty again."""
+    step, window = int(state.step), jax.device_get(state.window)
+    values = {f"train.{name}": float(sums.mean()) for name, sums in window.items()}
+    values["train.tokens"] = float(window["loss"].count)
+    if plan.is_due(step, plan.evaluate_every):
+        values |= task.evaluate(state.variables)
+        state = state._replace(best=_better(state, values, plan.best_by))
+    hooks.log(step, seed, values)
+    return state._replace(window=empty_window())
 
 
 def _better(state: TrainState, values: dict[str, float], best_by: str) -> Best:
@@ -137,12 +132,3 @@ def _better(state: TrainState, values: dict[str, float], best_by: str) -> Best:
     if score <= float(state.best.score):
         return state.best
     return Best(jnp.float32(score), jnp.copy(state.step), jax.tree.map(jnp.copy, state.variables))
-
-
-def _total(calls: list[Metrics]) -> Metrics:
-    return jax.tree.map(lambda *parts: sum(parts), *calls)
-
-
-def _tokens(window: list[list[Metrics]]) -> float:
-    """Target tokens of the last call, all members together."""
-    return sum(float(metrics[-1]["loss"].count) for metrics in window)

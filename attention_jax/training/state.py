@@ -6,7 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attention_jax.ops.losses import Sums
+
 Variables = dict[str, Any]
+Metrics = dict[str, Sums]
+METRICS = ("loss", "gradient_norm", "learning_rate")
 
 
 class Best(NamedTuple):
@@ -18,12 +22,17 @@ class Best(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """One member's state: step, every variable collection, the optimizer's moments, the best so far."""
+    """One member's state: step, every variable collection, the optimizer's moments, the best so far.
+
+    `window` holds the metrics summed since they were last logged, so that a resumed run logs what an
+    unbroken one would.
+    """
 
     step: Int[Array, ""]
     variables: Variables
     moments: Any
     best: Best
+    window: Metrics
 
 
 def new_state(variables: Variables, moments: Any) -> TrainState:
@@ -31,4 +40,9 @@ def new_state(variables: Variables, moments: Any) -> TrainState:
     step = jnp.zeros((), jnp.int32)
     # copies: the training loop donates its state, and one buffer cannot be given away twice
     best = Best(jnp.asarray(-jnp.inf), step + 0, jax.tree.map(jnp.copy, variables))
-    return TrainState(step, variables, moments, best)
+    return TrainState(step, variables, moments, best, empty_window())
+
+
+def empty_window() -> Metrics:
+    """Nothing measured yet."""
+    return {name: Sums(jnp.zeros(()), jnp.zeros(())) for name in METRICS}

@@ -97,6 +97,8 @@ def test_held_out_files_replace_the_split_and_leave_the_training_pairs(tmp_path)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"buckets": (8, 4)}, "config.data.buckets=.* needs lengths in rising order"),
+        ({"batch_tokens": 0}, "config.data.batch_tokens=0: needs 1 or more"),
         ({"source": "web"}, "config.data.source='web': choose one of embedded, tsv, parallel"),
         ({"split": "none"}, "config.data.split='none': choose one of by_source, in_order"),
         ({"path": ""}, "config.data.path is not set"),

@@ -31,7 +31,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_sentence(tsv):
     ("data", "message"),
     [
         (b"Go.\tVa !\nHi.Salut.\n", r"fra.txt:2: no tab between source and target"),
-        (b"Go.\tVa !\n\n", r"fra.txt:2: no tab"),
+        (b"Go.\tVa !\n\n", r"fra.txt:2: a blank line"),
         (b"Go.\t \n", r"fra.txt:1: an empty sentence"),
         (b"Go.\tVa !\nCaf\xe9.\tCaf\xe9.\n", r"fra.txt:2: not UTF-8 \(byte 4 of the line is 0xe9\)"),
     ],
@@ -57,6 +57,9 @@ def test_parallel_files_are_read_line_by_line_and_must_be_parallel(tmp_path):
     (tmp_path / "train.en").write_text("Hello.\nBye.\n", encoding="utf-8")
     pairs = list(read_parallel(tmp_path / "train", ("de", "en"), BadLines("error")))
     assert [(p.source, p.target) for p in pairs] == [("Hallo.", "Hello."), ("Tschüss.", "Bye.")]
+    (tmp_path / "train.en").write_text("Hello.\n\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"train.en:2: an empty sentence"):
+        list(read_parallel(tmp_path / "train", ("de", "en"), BadLines("error")))
     (tmp_path / "train.en").write_text("Hello.\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"train.de has 2 lines and .*train.en 1: they must be parallel"):
         list(read_parallel(tmp_path / "train", ("de", "en"), BadLines("error")))

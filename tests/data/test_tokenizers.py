@@ -47,6 +47,18 @@ def test_a_saved_tokenizer_is_the_same(tmp_path):
     assert loaded.words(range(loaded.size)) == tokenizer.words(range(tokenizer.size))
 
 
+def test_the_names_of_specials_in_a_text_are_unknown_words():
+    tokenizer = WordTokenizer.train(["<pad> <eos> a a", "<pad> b"], min_count=1, vocabulary=100)
+    assert tokenizer.encode("a <pad> <eos> b") == [4, UNK, UNK, 5]
+    assert tokenizer.size == 6
+
+
+@pytest.mark.parametrize("vocabulary", [0, 2, 4])
+def test_a_vocabulary_without_room_for_words_is_refused(vocabulary):
+    with pytest.raises(UserError, match=f"config.data.vocabulary={vocabulary}: every word would be <unk>"):
+        WordTokenizer.train(TEXTS, min_count=1, vocabulary=vocabulary)
+
+
 def test_a_vocabulary_of_nothing_but_unknown_is_refused():
     with pytest.raises(UserError, match=r"no word is seen 9 times.*--config.data.min_count"):
         WordTokenizer.train(TEXTS, min_count=9, vocabulary=100)

@@ -19,7 +19,7 @@ def step(tokens, cache):
 
 def decode(max_length, rows=(0, 1, 2)):
     cache = (jnp.array(rows), jnp.zeros(len(rows), jnp.int32))
-    return jax.jit(lambda c: greedy(step, c, len(rows), max_length, bos=BOS, eos=EOS, pad=PAD))(cache)
+    return jax.jit(lambda c: greedy(step, c, jnp.zeros(len(rows), bool), max_length, bos=BOS, eos=EOS, pad=PAD))(cache)
 
 
 def test_each_sentence_ends_on_its_own_and_is_padded_after_its_end():
@@ -37,7 +37,7 @@ def test_the_loop_stops_when_all_have_ended():
         jax.debug.callback(lambda: calls.append(1))
         return step(tokens, cache)
 
-    cache = (jnp.array([0, 1]), jnp.zeros(2, jnp.int32))
-    greedy(counted, cache, 2, 100, bos=BOS, eos=EOS, pad=PAD).block_until_ready()
+    cache = (jnp.array([0, 2]), jnp.zeros(2, jnp.int32))  # the second row's chain has no end, and is no sentence
+    greedy(counted, cache, jnp.array([False, True]), 100, bos=BOS, eos=EOS, pad=PAD).block_until_ready()
     jax.effects_barrier()
     assert len(calls) == 4

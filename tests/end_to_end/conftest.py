@@ -47,7 +47,7 @@ class Launcher:
         return [sys.executable, "launch.py", *start, f"--workdir={workdir}", *flags]
 
     def start(self, *args, **kwargs):
-        environment = {**os.environ, "XLA_FLAGS": ""}
+        environment = {**os.environ, "XLA_FLAGS": "", "JAX_NUMPY_RANK_PROMOTION": "raise"}
         return subprocess.Popen(
             self.command(*args, **kwargs),
             cwd=ROOT,
@@ -63,7 +63,7 @@ class Launcher:
         return process
 
     def interrupt(self, how, workdir, at_step, **kwargs):
-        """Start a run and send it a signal when its metrics reach a step."""
+        """Start a run and send it a signal when its metrics reach a step; the run must not have ended before."""
         process = self.start(workdir, **kwargs)
         metrics = workdir / "metrics.jsonl"
         deadline = time.monotonic() + 200
@@ -71,6 +71,8 @@ class Launcher:
             if metrics.exists() and f'"step": {at_step},' in metrics.read_text():
                 break
             time.sleep(0.01)
+        assert process.poll() is None, process.communicate()
+        assert metrics.exists()
         process.send_signal(getattr(signal, how))
         process.out, process.err = process.communicate(timeout=100)
         return process

@@ -101,20 +101,16 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_result(finished, tmp_pat
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
 def test_a_run_asked_to_stop_saves_says_how_to_go_on_and_does(finished, tmp_path, how):
-    launcher, _unbroken, _ = finished
-    stopped = launcher.interrupt(how, tmp_path / "run", 4)
+    launcher, unbroken, _ = finished
+    long = {"train__steps": 4000, "train__checkpoint_every": 4000}
+    stopped = launcher.interrupt(how, tmp_path / "run", 4, **long)
     assert stopped.returncode == 130, stopped.err
-    assert re.search(r"stopped and saved at step \d+ of 40. The same command goes on from there.", stopped.err)
-    assert parameters(tmp_path / "run")[0] >= 4
-    resumed = launcher.run(tmp_path / "run")
-    assert resumed.returncode == 0, resumed.err
-    assert_best_of_all(tmp_path / "run")
-
-
-def assert_best_of_all(folder):
-    """The stop adds a checkpoint and a line; the parameters it leads to are checked bit by bit in training's tests."""
-    assert parameters(folder)[0] == 40
-    assert json.loads((folder / "result.json").read_text())["status"] == "finished"
+    assert re.search(r"stopped and saved at step \d+ of 4,000. The same command goes on from there.", stopped.err)
+    step = parameters(tmp_path / "run")[0]
+    assert step >= 4
+    resumed = launcher.interrupt("SIGINT", tmp_path / "run", step // 4 * 4 + 8, **long)
+    assert f"resuming at step {step}" in resumed.err
+    assert metrics(tmp_path / "run")[:3] == metrics(unbroken)[:3]
 
 
 @pytest.mark.slow
@@ -149,6 +145,46 @@ def test_a_run_can_start_from_anothers_parameters_and_vocabulary(finished, tmp_p
     assert tuned.returncode == 0, tuned.err
     values = json.loads((tmp_path / "run" / "result.json").read_text())
     assert values["validation"]["loss"] == json.loads((folder / "result.json").read_text())["validation"]["loss"]
+
+
+def test_starting_from_another_run_survives_a_kill_before_the_first_checkpoint(finished, tmp_path):
+    launcher, folder, _ = finished
+    flags = {"train__init_from": folder, "train__checkpoint_every": 4000, "train__log_every": 1, "train__steps": 4000}
+    unchanged = {**flags, "optimizer__learning_rate": 0.0, "optimizer__dropout": 0.0}
+    first = launcher.interrupt("SIGKILL", tmp_path / "run", 2, **unchanged)
+    assert first.returncode == -9
+    before = metrics(tmp_path / "run")[:2]
+    launcher.interrupt("SIGKILL", tmp_path / "run", 2, **unchanged)
+    assert metrics(tmp_path / "run")[:2] == before
+
+
+def test_starting_from_another_kind_of_model_is_refused(finished, tmp_path):
+    launcher, folder, _ = finished
+    process = launcher.run(tmp_path / "run", train__init_from=folder, model__kwargs__hidden=16)
+    assert process.returncode == 1
+    assert "error: config.train.init_from" in process.err
+    assert "Traceback" not in process.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_was_never_evaluated_has_nothing_to_measure(launcher, tmp_path):
+    launcher.interrupt("SIGINT", tmp_path / "run", 4, train__steps=4000, train__evaluate_every=4000)
+    process = launcher.run(tmp_path / "run", "--mode=evaluate", config=None)
+    assert process.returncode == 1
+    assert "not evaluated yet" in process.err
+
+
+def test_dollars_in_a_corpus_are_words(launcher, tmp_path):
+    text = launcher.pairs.read_text(encoding="utf-8").replace("the ", r"$\frac$ ")
+    launcher.pairs.write_text(text.replace("le ", "$x_1$ "), encoding="utf-8")
+    process = launcher.run(tmp_path / "run", train__steps=4)
+    assert process.returncode == 0, process.err
+
+
+def test_a_nan_is_found_where_it_is_born(launcher, tmp_path):
+    process = launcher.run(tmp_path / "run", "--debug_nans", optimizer__learning_rate=1e30)
+    assert process.returncode == 1
+    assert "FloatingPointError" in process.err
 
 
 def test_a_profile_is_written_when_asked_for(tmp_path, launcher):

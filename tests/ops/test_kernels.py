@@ -57,6 +57,12 @@ def test_a_far_query_under_a_narrow_gaussian_still_finds_its_nearest_neighbour()
     np.testing.assert_allclose(weights, [[0, 0, 1]], atol=1e-6)
 
 
+def test_bfloat16_distances_are_taken_in_float32(random):
+    query, key = (jnp.asarray(random.normal(size=s), jnp.bfloat16) for s in ((4, 1), (6, 1)))
+    exact = kernel_weights(query.astype(jnp.float32), key.astype(jnp.float32), width=0.1)
+    np.testing.assert_allclose(kernel_weights(query, key, width=0.1), exact, rtol=1e-6)
+
+
 def test_an_unknown_kernel_is_refused_with_the_list():
     with pytest.raises(ValueError, match="no kernel 'tricube': choose one of gaussian, boxcar"):
         kernel_weights(jnp.ones((1, 1)), jnp.ones((1, 1)), "tricube")

@@ -73,6 +73,18 @@ def test_combined_masks_allow_what_all_allow(first, second):
     np.testing.assert_array_equal(np.broadcast_to(mixed, (3, Q, K)), expected)
 
 
+def test_a_rule_for_one_query_is_not_a_rule_for_all():
+    with pytest.raises(ValueError, match=r"do not combine: \[1, 5\], \[4, 5\]"):
+        combine(causal_mask(1, 5), window_mask(4, 5, 4))
+
+
+def test_batch_axes_that_do_not_broadcast_are_refused():
+    with pytest.raises(ValueError, match=r"masks of shapes \(2, 1, 7\), \(3, 1, 7\) do not combine"):
+        materialize(combine(valid_lens_mask(LENGTHS[:2], K), valid_lens_mask(LENGTHS, K)))
+    with pytest.raises(ValueError, match=r"query_segments \(3, 5\) and key_segments \(2, 7\) differ"):
+        segment_mask(SEGMENTS, KEY_SEGMENTS[:2])
+
+
 def test_combining_nothing_is_no_mask():
     assert combine() is None
     assert combine(None, None) is None

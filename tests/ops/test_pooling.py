@@ -182,6 +182,12 @@ def test_misfits_are_refused_by_name_and_shape():
         attend(query, key, value[:5])
     with pytest.raises(ValueError, match=r"bias \(3, 6\) does not broadcast to the scores \(4, 6\)"):
         attend(query, key, value, bias=jnp.ones((3, 6)))
+    with pytest.raises(ValueError, match=r"value has shape \(6,\), needs at least two axes"):
+        attend(query, key, value[:, 0])
+    with pytest.raises(ValueError, match=r"value's batch axes \(3,\) does not broadcast to the weights' batch axes"):
+        attend(query, key, jnp.ones((3, 6, 2)))
+    with pytest.raises(ValueError, match=r"query \(4, 3\) and width \(2,\) need the same size"):
+        kernel_regression(query, key, value, width=jnp.ones(2))
     with pytest.raises(ValueError, match="normalize='softmin': choose one of softmax, sum"):
         attend(query, key, value, normalize="softmin")
 

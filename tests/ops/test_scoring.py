@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from attention_jax.ops.masking import masked_softmax
 from attention_jax.ops.scoring import SCORES, additive, bilinear, concat, cosine, dot, gaussian, scaled_dot
 
 DQ, DK, HIDDEN = 4, 6, 5
@@ -78,9 +79,23 @@ def test_bilinear_with_the_identity_is_dot():
     np.testing.assert_allclose(bilinear(query, key, jnp.eye(DQ)), dot(query, key), rtol=1e-5, atol=1e-6)
 
 
-def test_gaussian_keeps_its_digits_far_from_the_origin():
-    query, key, _ = inputs("gaussian")
-    np.testing.assert_allclose(gaussian(query + 300, key + 300), gaussian(query, key), rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize("name", ["dot", "scaled_dot", "gaussian", "cosine"])
+def test_bfloat16_loses_only_what_its_inputs_lost(name):
+    keys = jax.random.split(jax.random.key(0), 2)
+    query, key = (jax.random.normal(k, (16, 256), jnp.bfloat16) for k in keys)
+    q64, k64 = (np.asarray(a, np.float64) for a in (query, key))
+    expected = [[ORACLES[name](q, k) for k in k64] for q in q64]
+    np.testing.assert_allclose(SCORES[name].apply(query, key), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_masked_key_has_no_influence_whatever_it_holds(name):
+    query, key, params = inputs(name, batch=())
+    mask = jnp.arange(7)[None, :] < 4
+    clean = masked_softmax(SCORES[name].apply(query, key, *params), mask)
+    for poison in (1e5, jnp.nan):
+        poisoned = masked_softmax(SCORES[name].apply(query, key.at[5].set(poison), *params), mask)
+        np.testing.assert_array_equal(poisoned[:, :4], clean[:, :4])
 
 
 def test_gaussian_forms_no_array_of_differences():
@@ -109,6 +124,13 @@ def test_parameters_of_the_wrong_shape_are_refused_by_name_and_shape():
         additive(query, key, jnp.ones((DQ, 5)), jnp.ones((DQ, 5)), jnp.ones(5))
     with pytest.raises(ValueError, match=r"w has shape \(9, 5\), needs \(10, 5\)"):
         concat(query, key, jnp.ones((9, 5)), jnp.ones(5))
+
+
+def test_a_width_or_temperature_is_one_number():
+    with pytest.raises(ValueError, match=r"width has shape \(3,\), needs \(\)"):
+        gaussian(jnp.ones((2, 4)), jnp.ones((3, 4)), jnp.ones(3))
+    with pytest.raises(ValueError, match=r"temperature has shape \(3,\), needs \(\)"):
+        cosine(jnp.ones((2, 4)), jnp.ones((3, 4)), jnp.ones(3))
 
 
 def test_batch_axes_that_do_not_broadcast_are_refused():

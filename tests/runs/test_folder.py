@@ -14,8 +14,8 @@ from attention_jax.runs.folder import Run, flatten, nested, open_run, read_confi
 
 
 def config(**changes):
-    base = {"a": {"b": 1, "c": (1, 2)}, "train": {"steps": 10}, "seeds": (0,)}
-    return ConfigDict({**base, **changes})
+    base = {"a": {"b": 1, "c": (1, 2)}, "train": {"steps": 10}, "seeds": (0,), "experiment": "e", "precision": {}}
+    return ConfigDict({**base, **changes}).lock()
 
 
 def open_once(path, conf=None, **options):
@@ -83,13 +83,14 @@ def test_a_folder_in_use_is_refused_and_free_again_when_its_process_is_killed(tm
     program = (
         "import sys, time; from pathlib import Path; from ml_collections import ConfigDict\n"
         "from attention_jax.runs.folder import open_run\n"
-        "with open_run(Path(sys.argv[1]), ConfigDict({'train': {'steps': 1}}), 0.0):\n"
+        "config = ConfigDict({'experiment': 'e', 'seeds': (0,), 'precision': {}})\n"
+        "with open_run(Path(sys.argv[1]), config, 0.0):\n"
         "    print('open', flush=True); time.sleep(60)"
     )
     arguments = [sys.executable, "-c", program, str(tmp_path / "w")]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
         assert owner.stdout.readline() == "open\n"
-        other = ConfigDict({"train": {"steps": 1}})
+        other = ConfigDict({"experiment": "e", "seeds": (0,), "precision": {}})
         with pytest.raises(UserError, match=f"in use by process {owner.pid}"), open_once(tmp_path / "w", other):
             pass
         owner.kill()
