@@ -89,7 +89,7 @@ def translator(model: nn.Module, max_length: int) -> Translator:
 
 
 def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
-    """What the training loop needs: data on the device, gathered by row inside the compiled step."""
+    """What the training loop needs; a batch is gathered by row inside the compiled step."""
     choices = [name for name in BEST_BY if name.partition(".")[0] in corpus.splits]
     if config.train.best_by not in choices:
         raise UserError(f"config.train.best_by={config.train.best_by!r}: choose one of {', '.join(choices)}.")

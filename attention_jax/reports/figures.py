@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-WORDS = {"fontsize": 8, "parse_math": False}  # words of a corpus: a $ in them is a dollar
 Points = Sequence[float] | np.ndarray
 
 
@@ -65,16 +64,7 @@ def heatmaps(
                     axis.set_axis_off()
                     continue
                 panel = panel[: len(queries), : len(keys)]
-                axis.set_xticks(
-                    range(len(keys)),
-                    keys,
-                    rotation=60,
-                    ha="right",
-                    rotation_mode="anchor",
-                    fontsize=8,
-                    parse_math=False,
-                )
-                axis.set_yticks(range(len(queries)), queries, fontsize=8, parse_math=False)
+                _write_words(axis, queries, keys)
             image = axis.imshow(
                 panel, cmap="Reds", vmin=0, vmax=float(weights.max()) if top is None else top, aspect="auto"
             )
@@ -86,6 +76,12 @@ def heatmaps(
                 axis.set_ylabel(ylabel)
     figure.colorbar(image, ax=axes, shrink=0.6, label="weight")
     return save(figure, path, caption)
+
+
+def _write_words(axis, queries: Sequence[str], keys: Sequence[str]) -> None:
+    words: dict[str, Any] = {"fontsize": 8, "parse_math": False}  # a $ in a corpus is a dollar
+    axis.set_xticks(range(len(keys)), keys, rotation=60, ha="right", rotation_mode="anchor", **words)
+    axis.set_yticks(range(len(queries)), queries, **words)
 
 
 def curves(
