@@ -1,6 +1,5 @@
 """Kernel regression: every estimator on thousands of independent draws of the data, in one program."""
 
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -137,14 +136,15 @@ def _summary(errors: np.ndarray) -> dict:
 def _panels(problem: Problem, sample: Sample) -> tuple[np.ndarray, np.ndarray, list[list[str]]]:
     names = [[f"{kernel}_{width:g}" for width in FIGURE_WIDTHS] for kernel in KERNELS]
     grid = [[estimator(name, steps=0, learning_rate=0) for name in row] for row in names]
-    ask = functools.partial(_ask, sample=sample, problem=problem)
-    estimates = np.stack([[ask(e) for e in row] for row in grid])
-    weights = np.stack([[np.asarray(e.weights(*sample, problem.queries)) for e in row] for row in grid])
+
+    @jax.jit
+    def ask(sample: Sample) -> tuple[jax.Array, jax.Array]:
+        answers = [[(e(*sample, problem.queries), e.weights(*sample, problem.queries)) for e in row] for row in grid]
+        estimates, weights = ([[answer[part] for answer in row] for row in answers] for part in (0, 1))
+        return jnp.array(estimates), jnp.array(weights)
+
+    estimates, weights = jax.device_get(ask(sample))
     return estimates, weights, [[name.replace("_", ", width ") for name in row] for row in names]
-
-
-def _ask(estimate: Estimator, sample: Sample, problem: Problem) -> np.ndarray:
-    return np.asarray(estimate(*sample, problem.queries))
 
 
 def _learned_figure(config: ConfigDict, sample: Sample, path) -> Figure:

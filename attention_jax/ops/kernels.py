@@ -68,16 +68,18 @@ def scaled_distance(
     """‖(q − k) / width‖, exact for close neighbours, with a zero gradient where q = k.
 
     `width` is a number, or one for each coordinate `[..., D]`. Differences are formed one by one
-    ([..., Q, K, D]), in float32: made for the low dimensions of kernel regression; `scoring.gaussian` is not.
+    ([..., D, Q, K]), in float32: made for the low dimensions of kernel regression; `scoring.gaussian` is not.
     """
     require_batch(query=query, key=key)
     require_same_size(-1, query=query, key=key)
     width = jnp.asarray(width, jnp.promote_types(jnp.result_type(query, key), jnp.float32))
     if width.ndim:
         require_same_size(-1, query=query, width=width)
-    query, key = query.astype(width.dtype), key.astype(width.dtype)
-    difference, width = align_ranks(query[..., :, None, :] - key[..., None, :, :], _per_pair(width))
-    squared = jnp.sum(jnp.square(difference / width), axis=-1)
+    query, key = align_ranks(query.astype(width.dtype), key.astype(width.dtype))
+    # Coordinates lead, since a sum over a short last axis does not vectorise.
+    difference_DxQxK = jnp.moveaxis(query, -1, -2)[..., :, None] - jnp.moveaxis(key, -1, -2)[..., None, :]
+    difference_DxQxK, width = align_ranks(difference_DxQxK, width[..., None, None])
+    squared = jnp.sum(jnp.square(difference_DxQxK / width), axis=-3)
     # A branch on squared == 0 would not do: the compiler may compute it twice, rounded differently.
     return jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).tiny))
 
@@ -103,7 +105,3 @@ def kernel_weights(
     if chosen.log is not None:
         return masked_softmax(chosen.log(u), mask)
     return masked_normalize(chosen.apply(u), mask, empty)
-
-
-def _per_pair(width: Array) -> Array:
-    return width[..., None, None, :] if width.ndim else width
