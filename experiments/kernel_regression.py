@@ -1,6 +1,5 @@
 """Kernel regression: every estimator on thousands of independent draws of the data, in one program."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

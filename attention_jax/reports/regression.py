@@ -43,20 +43,14 @@ def fits(
         for col in range(cols):
             draw(axes[row, col], x, y, queries, truth, estimates[row, col])
             axes[row, col].set_title(titles[row][col], fontsize=9)
-    figure.supxlabel("x")
     if x.shape[-1] == 1:
-        figure.supylabel("y")
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
-        return save(
-            figure,
-            path,
-            f"Data, the noiseless truth and the estimate, {PANELS}",
-        )
-    return save(
-        figure,
-        path,
-        f"Estimated class probabilities, mixed as colours, {PANELS}",
-    )
+        labels, caption = ("x", "y"), f"Data, the noiseless truth and the estimate, {PANELS}"
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9)
+    else:
+        labels, caption = ("x₁", "x₂"), f"Estimated class probabilities, mixed as colours, {PANELS}"
+    figure.supxlabel(labels[0])
+    figure.supylabel(labels[1])
+    return save(figure, path, caption)
 
 
 def _draw_line(axis, x, y, queries, truth, estimate):
