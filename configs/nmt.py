@@ -2,24 +2,83 @@
 
     python launch.py --config=configs/nmt.py
     python launch.py --config=configs/nmt.py:bahdanau,tatoeba --config.data.path=PATH/fra.txt
-    python launch.py --config=configs/nmt.py:bahdanau,tatoeba_600 --config.data.path=PATH/fra.txt
+    python launch.py --config=configs/nmt.py:transformer_small,multi30k --config.data.path=PATH/multi30k
 
-Models: bahdanau. Corpora: embedded (default; needs no file), tatoeba_600, tatoeba, tsv, parallel.
+Models and corpora are the keys of MODELS and CORPORA below; the embedded corpus needs no file.
 """
 
 from ml_collections import ConfigDict
 
+RECURRENT = {
+    "embedding": 256,
+    "hidden": 256,
+    "layers": 1,
+    "cell": "gru",  # or lstm
+    "bidirectional": True,
+    "dropout_sites": ("embeddings", "layers", "attention", "output"),
+}
+BAHDANAU = RECURRENT | {"output": "deep"}  # or "state"
+LUONG = RECURRENT | {
+    "score": "bilinear",  # their "general"; dot, concat, location
+    "span": "global",  # local_m, local_p
+    "window": 5,  # words on either side, of the local ones
+    "max_source": 64,  # words that the location score has room for
+    "input_feeding": True,
+}
+
+TRANSFORMER = {
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "width": 512,
+    "heads": 8,
+    "kv_heads": 8,  # fewer: grouped-query attention; 1: multi-query
+    "qk_norm": False,
+    "feed_forward": 2048,
+    "activation": "relu",  # gelu, silu
+    "gated": False,
+    "norm": "layer",  # rms, batch
+    "norm_first": False,
+    "encoding": "sinusoidal",  # none
+    "shared": "all",  # embeddings: none, target (with the logits), all three
+    "dropout_sites": ("embeddings", "residual"),  # and attention, hidden
+}
+SMALL = {
+    "encoder_layers": 3,
+    "decoder_layers": 3,
+    "width": 256,
+    "feed_forward": 512,
+    "kv_heads": 8,
+    "norm_first": True,
+    "shared": "target",
+}
+
 MODELS: dict[str, dict] = {
-    "bahdanau": {
-        "name": "bahdanau",
-        "kwargs": {
-            "embedding": 256,
-            "hidden": 256,
-            "layers": 1,
-            "bidirectional": True,
-            "output": "deep",
-            "dropout_sites": ("embeddings", "layers", "attention", "output"),
-        },
+    "seq2seq": {"name": "seq2seq", "kwargs": BAHDANAU},
+    "bahdanau": {"name": "bahdanau", "kwargs": BAHDANAU},
+    "luong_dot": {"name": "luong", "kwargs": LUONG | {"score": "dot", "bidirectional": False}},
+    "luong_general": {"name": "luong", "kwargs": LUONG},
+    "luong_concat": {"name": "luong", "kwargs": LUONG | {"score": "concat"}},
+    "luong_location": {"name": "luong", "kwargs": LUONG | {"score": "location"}},
+    "luong_local_m": {"name": "luong", "kwargs": LUONG | {"span": "local_m"}},
+    "luong_local_p": {"name": "luong", "kwargs": LUONG | {"span": "local_p"}},
+    "transformer_base": {"name": "transformer", "kwargs": TRANSFORMER, "data": {"joint_vocabulary": True}},
+    "transformer_big": {
+        "name": "transformer",
+        "kwargs": TRANSFORMER | {"width": 1024, "heads": 16, "kv_heads": 16, "feed_forward": 4096},
+        "data": {"joint_vocabulary": True},
+    },
+    "transformer_tiny": {
+        "name": "transformer",
+        "kwargs": TRANSFORMER
+        | {"encoder_layers": 4, "decoder_layers": 4, "width": 128, "feed_forward": 256, "heads": 4, "kv_heads": 4},
+        "data": {"joint_vocabulary": True},
+    },
+    "transformer_small": {"name": "transformer", "kwargs": TRANSFORMER | SMALL},
+    "transformer_book": {
+        "name": "transformer",
+        "kwargs": TRANSFORMER
+        | {"encoder_layers": 2, "decoder_layers": 2, "width": 32, "feed_forward": 64, "heads": 4, "kv_heads": 4}
+        | {"shared": "none"},
     },
 }
 
@@ -27,14 +86,17 @@ PAIRS: dict = {
     "source": "tsv",  # embedded, tsv (source<TAB>target a line), parallel (PATH.en and PATH.fr)
     "path": "",
     "languages": ("en", "fr"),  # the endings of parallel files
-    "validation_path": "",  # a file of its own; empty: held out of `path`
+    "train_path": "",  # a file in the folder `path`, as the two below are then; empty: `path` is the file
+    "validation_path": "",  # a file of its own; empty: held out of the training file
     "test_path": "",
     "split": "by_source",  # by_source: held-out sentences drawn at random; in_order: the first pairs train
     "train": 0,  # how many; 0 with by_source: all the rest
     "validation": 1000,
     "test": 1000,
     "seed": 0,  # of the split, and of the embedded corpus
-    "min_count": 2,
+    "tokenizer": "words",  # words, spacy; or pieces of words: unigram, bpe
+    "joint_vocabulary": False,  # one for both sides
+    "min_count": 2,  # of words
     "vocabulary": 10000,  # at most, each side, specials included
     "max_length": 64,  # tokens a sentence, <eos> included
     "on_long": "error",  # error, truncate, skip
@@ -69,6 +131,17 @@ CORPORA = {
     "tatoeba": PAIRS,
     "tsv": PAIRS,
     "parallel": PAIRS | {"source": "parallel"},
+    "multi30k": PAIRS
+    | {
+        "source": "parallel",
+        "languages": ("de", "en"),
+        "train_path": "train",
+        "validation_path": "val",
+        "test_path": "test_2016_flickr",
+        "tokenizer": "spacy",
+        "buckets": (10, 14, 18, 24, 48),
+        "max_length": 48,
+    },
 }
 
 OPTIMIZER = {
@@ -95,11 +168,35 @@ TRAIN = {
 }
 
 EVALUATE = {
+    "bleu_tokens": "13a",  # what `bleu` counts: sacreBLEU's 13a, or words, spacy; `bleu_13a` is there always
+    "alignment_layer": -1,  # the decoder layer whose attention to the source is taken for an alignment
     "examples": 6,  # sentences whose attention is drawn
     "book_sentences": (),  # sentences of the file scored by the textbook's k = 2 score, against all their references
 }
 
-# What is tuned for a pair of model and corpus: overrides of the sections above.
+# The budget and the measure that every model has on a corpus: overrides of the sections above.
+BUDGETS: dict[str, dict[str, dict]] = {
+    "embedded": {"train": {"steps": 700, "log_every": 50, "evaluate_every": 175, "checkpoint_every": 175}},
+    "tatoeba_600": {
+        "train": {
+            "steps": 2500,  # 250 epochs of 10 batches
+            "steps_per_call": 10,
+            "log_every": 10,
+            "evaluate_every": 500,
+            "checkpoint_every": 500,
+            "best_by": "train.loss",
+        },
+        "evaluate": {"book_sentences": ("go .", "i lost .", "i'm home .")},
+    },
+    "tatoeba": {"train": {"steps": 2100, "evaluate_every": 300, "checkpoint_every": 300}},
+    "multi30k": {
+        "optimizer": {"label_smoothing": 0.1},
+        "train": {"steps": 3000, "evaluate_every": 500, "checkpoint_every": 250},
+        "evaluate": {"bleu_tokens": "spacy"},
+    },
+}
+
+# What is tuned for a pair of model and corpus.
 RECIPES: dict[tuple[str, str], dict[str, dict]] = {
     ("bahdanau", "tatoeba_600"): {
         "kwargs": {
@@ -111,22 +208,15 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
             "dropout_sites": ("layers", "attention"),
         },
         "optimizer": {"schedule": "constant", "learning_rate": 0.005, "warmup_steps": 0, "dropout": 0.1},
-        "train": {
-            "steps": 2500,  # 250 epochs of 10 batches
-            "steps_per_call": 10,
-            "log_every": 10,
-            "evaluate_every": 500,
-            "checkpoint_every": 500,
-            "best_by": "train.loss",
-        },
-        "evaluate": {"book_sentences": ("go .", "i lost .", "i'm home .")},
     },
     ("bahdanau", "embedded"): {
         "kwargs": {"embedding": 128, "hidden": 128, "dropout_sites": ("embeddings", "output")},
         "optimizer": {"dropout": 0.4},
-        "train": {"steps": 700, "log_every": 50, "evaluate_every": 175, "checkpoint_every": 175},
     },
-    ("bahdanau", "tatoeba"): {"train": {"steps": 2100, "evaluate_every": 300, "checkpoint_every": 300}},
+    ("transformer_small", "multi30k"): {
+        "kwargs": {"dropout_sites": ("embeddings", "residual", "attention", "hidden")},
+        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 400},
+    },
 }
 
 
@@ -137,16 +227,15 @@ def get_config(variant="bahdanau,embedded"):
             raise ValueError(
                 f"no variant {variant!r}: it is MODEL,CORPUS with {', '.join(MODELS)} and {', '.join(CORPORA)}"
             )
-    recipe = RECIPES.get((model, corpus), {})
+    budget, recipe = BUDGETS.get(corpus, {}), RECIPES.get((model, corpus), {})
+    sections = {"optimizer": OPTIMIZER, "train": TRAIN, "evaluate": EVALUATE}
     return ConfigDict(
         {
             "experiment": "nmt",
             "seeds": (0,),
-            "model": {"name": model, "kwargs": MODELS[model]["kwargs"] | recipe.get("kwargs", {})},
-            "data": CORPORA[corpus],
-            "optimizer": OPTIMIZER | recipe.get("optimizer", {}),
-            "train": TRAIN | recipe.get("train", {}),
-            "evaluate": EVALUATE | recipe.get("evaluate", {}),
+            "model": {"name": MODELS[model]["name"], "kwargs": MODELS[model]["kwargs"] | recipe.get("kwargs", {})},
+            "data": CORPORA[corpus] | MODELS[model].get("data", {}) | recipe.get("data", {}),
+            **{name: base | budget.get(name, {}) | recipe.get(name, {}) for name, base in sections.items()},
             "precision": {"matmul": "default", "dtype": "float32", "param_dtype": "float32"},
         }
     )

@@ -2,9 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -12,16 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.batching import Batches, Bucket, gather_on_host, in_order, make_buckets
+from attention_jax.data.batching import Batches, Bucket, gather_on_host, make_buckets
 from attention_jax.data.corpus import Corpus, DataConfig, Sentences, load_or_import, load_references
-from attention_jax.data.tokenizers import BOS, EOS, PAD, Tokenizer, split_words, until_end, with_end
-from attention_jax.decoding.greedy import greedy
+from attention_jax.data.tokenizers import split_words, with_end
 from attention_jax.errors import UserError
-from attention_jax.evaluation.alignment import agreement, monotonicity
 from attention_jax.evaluation.statistics import summarize
-from attention_jax.evaluation.translation import book_scores, gather_rows, mean_loss, score_translations
-from attention_jax.models import TRANSLATORS
-from attention_jax.ops.losses import Sums, cross_entropy
+from attention_jax.evaluation.translation import book_scores
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
 from attention_jax.reports.translation import attention_figure, learning_figures, result_table, translation_table
@@ -32,60 +26,20 @@ from attention_jax.training.cost import flops
 from attention_jax.training.loop import Task, initial_states
 from attention_jax.training.state import Variables
 from attention_jax.training.step import train_step
+from experiments._translator import (
+    Translator,
+    attention,
+    build,
+    encode,
+    init,
+    loss,
+    measure_split,
+    translate,
+    translator,
+)
 
 SHOWN_TRANSLATIONS = 30
 BEST_BY = ("validation.bleu", "validation.loss", "train.loss")
-
-
-class Translator(NamedTuple):
-    """A model with its compiled programs."""
-
-    model: nn.Module
-    loss: Any  # (variables, batch) → Sums, without dropout or smoothing
-    translate: Any  # (variables, source) → hypotheses
-    weights: Any  # (variables, source, target) → attention weights
-
-
-def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
-    """The model that `config.model` names."""
-    if config.model.name not in TRANSLATORS:
-        raise UserError(f"config.model.name={config.model.name!r}: choose one of {', '.join(TRANSLATORS)}.")
-    kwargs: dict[str, Any] = {name: _dtype(config, name) for name in ("dtype", "param_dtype")}
-    kwargs |= {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary, **config.model.kwargs}
-    try:
-        return TRANSLATORS[config.model.name](**kwargs)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"config.model.kwargs: {error}") from None
-
-
-def init(model: nn.Module, key: jax.Array) -> Variables:
-    """Fresh variables."""
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    return dict(model.init(key, tokens, jnp.ones(1, jnp.int32), tokens))
-
-
-def loss(model: nn.Module, variables: Variables, batch: Mapping, dropout, label_smoothing) -> Sums:
-    """Teacher-forced cross entropy of a batch, in nats, with its target tokens."""
-    source, target = batch["source"], batch["target"]
-    logits: Any = model.apply(variables, source, _lengths(source), _shifted(target), dropout)
-    return cross_entropy(logits, target, target != PAD, label_smoothing)
-
-
-def translator(model: nn.Module, max_length: int) -> Translator:
-    """The model's programs: loss, greedy translation of up to `max_length` words, attention weights."""
-
-    def translate(variables, source):
-        memory = model.apply(variables, source, _lengths(source), method="encode")
-        cache = model.apply(variables, memory, method="init_cache")
-        step = functools.partial(model.apply, variables, method="step")
-        return greedy(step, cache, _lengths(source) == 0, max_length, bos=BOS, eos=EOS, pad=PAD)
-
-    def weights(variables, source, target):
-        memory = model.apply(variables, source, _lengths(source), method="encode")
-        return model.apply(variables, memory, _shifted(target), method="decode")[1]
-
-    evaluation_loss = functools.partial(loss, model, dropout=None, label_smoothing=0.0)
-    return Translator(model, jax.jit(evaluation_loss), jax.jit(translate), jax.jit(weights))
 
 
 def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
@@ -107,7 +61,7 @@ def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
     def measure_validation(variables):
         if "validation" not in corpus.splits:
             return {}
-        return _numbers({"validation": measure_split(programs, variables, corpus, "validation", data)})
+        return _numbers({"validation": measure_split(programs, variables, corpus, "validation", config)})
 
     return Task(
         init=functools.partial(init, programs.model),
@@ -116,44 +70,6 @@ def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
         steps_per_epoch=batches.steps_per_epoch,
         evaluate=measure_validation,
     )
-
-
-def measure_split(programs: Translator, variables: Variables, corpus: Corpus, name: str, data: DataConfig) -> dict:
-    """Loss over a split's pairs; BLEU over its sentences; how attention aligns them."""
-    split = corpus.splits[name]
-    pairs = list(in_order(make_buckets(split.source, split.target, data.buckets, data.batch_tokens)))
-    hypotheses = translate(programs, variables, corpus, [r.source for r in split.references], data)
-    found = {
-        "loss": mean_loss(functools.partial(programs.loss, variables), pairs),
-        **score_translations(
-            [corpus.target.decode(ids) for ids in hypotheses], [reference.targets for reference in split.references]
-        ),
-    }
-    matrices = attention(programs, variables, split.source, split.target, data)
-    found["monotonicity"] = monotonicity([matrix[:-1] for matrix in matrices])
-    alignments = [reference.alignment for reference in split.references if reference.alignment is not None]
-    if len(alignments) == len(matrices):
-        found["alignment_agreement"] = agreement(matrices, alignments)
-    return found
-
-
-def translate(
-    programs: Translator, variables: Variables, corpus: Corpus, texts: Sequence[str], data: DataConfig
-) -> list[list[int]]:
-    """Greedy translations, as ids without end or padding, in the order of the texts."""
-    sources = Sentences.join(_encode(corpus.source, text, data) for text in texts)
-    batches = in_order(make_buckets(sources, sources, data.buckets, data.batch_tokens))
-    rows = gather_rows(lambda batch: programs.translate(variables, batch["source"]), batches)
-    return [until_end(row) for row in rows]
-
-
-def attention(
-    programs: Translator, variables: Variables, source: Sentences, target: Sentences, data: DataConfig
-) -> list[np.ndarray]:
-    """Attention weights of every pair, teacher forced: `[target words, source words]`, ends included."""
-    batches = in_order(make_buckets(source, target, data.buckets, data.batch_tokens))
-    rows = gather_rows(lambda batch: programs.weights(variables, batch["source"], batch["target"]), batches)
-    return [row[:t, :s] for row, t, s in zip(rows, target.lengths, source.lengths, strict=True)]
 
 
 def train(config: ConfigDict, run: Run) -> dict:
@@ -170,7 +86,8 @@ def train(config: ConfigDict, run: Run) -> dict:
     measured = [measure(config, run, corpus, programs, variables) for variables in best]
     _write_predictions(config, run, corpus, programs, best[0])
     members = [{"train": {"loss": value}, **member} for value, member in zip(losses, measured, strict=True)]
-    return _over_seeds(members) | {"cost": _cost(config, corpus, programs), "data": corpus.meta}
+    cost = _cost(config, corpus, programs) | _pace(run, config)
+    return _over_seeds(members) | {"cost": cost, "data": corpus.meta}
 
 
 def evaluate(config: ConfigDict, run: Run) -> dict:
@@ -184,7 +101,7 @@ def measure(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, 
     """Every figure of one seed: validation and test, and the textbook's sentences where the config has them."""
     data = DataConfig(**config.data)
     names: list[str] = [name for name in ("validation", "test") if name in corpus.splits]
-    found: dict[str, dict] = {name: measure_split(programs, variables, corpus, name, data) for name in names}
+    found: dict[str, dict] = {name: measure_split(programs, variables, corpus, name, config) for name in names}
     if config.evaluate.book_sentences:
         known = {" ".join(split_words(r.source)): r.targets for r in load_references(run.path / "data")}
         asked = [" ".join(split_words(sentence)) for sentence in config.evaluate.book_sentences]
@@ -208,10 +125,10 @@ def figures(config: ConfigDict, run: Run) -> list[Figure]:
     corpus, programs = open_run_of(config, run)
     variables = best_variables(config, run, functools.partial(init, programs.model))[0]
     folder = run.subfolder("figures")
-    return [
-        *learning_figures(run.metrics(), folder),
-        _attention_figure(config, corpus, programs, variables, folder / "attention.png"),
-    ]
+    drawn = learning_figures(run.metrics(), folder)
+    if programs.weights is None:
+        return drawn
+    return [*drawn, _attention_figure(config, corpus, programs, variables, folder / "attention.png")]
 
 
 def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
@@ -233,7 +150,8 @@ def open_run_of(config: ConfigDict, run: Run) -> tuple[Corpus, Translator]:
     data = DataConfig(**config.data)
     vocabularies = Path(config.train.init_from) / "data" if config.train.init_from else None
     corpus = load_or_import(run.path / "data", data, vocabularies)
-    return corpus, translator(build(config, corpus.source.size, corpus.target.size), data.max_length)
+    model = build(config, corpus.source.size, corpus.target.size)
+    return corpus, translator(model, data.max_length, config.evaluate.alignment_layer)
 
 
 def _start_from(config: ConfigDict, programs: Translator) -> Variables | None:
@@ -253,7 +171,7 @@ def _attention_figure(config, corpus: Corpus, programs: Translator, variables: V
     references = corpus.splits["validation" if "validation" in corpus.splits else "train"].references
     places = np.linspace(0, len(references) - 1, config.evaluate.examples).astype(int)
     texts = [references[place].source for place in places]
-    sources = Sentences.join(_encode(corpus.source, text, data) for text in texts)
+    sources = Sentences.join(encode(corpus.source, text, data) for text in texts)
     targets = Sentences.join(
         with_end(ids, data.max_length) for ids in translate(programs, variables, corpus, texts, data)
     )
@@ -285,6 +203,14 @@ def _cost(config: ConfigDict, corpus: Corpus, programs: Translator) -> dict:
     return {"parameters": sum(leaf.size for leaf in jax.tree.leaves(description.parameters)), "flops": total}
 
 
+def _pace(run: Run, config: ConfigDict) -> dict:
+    """Wall time of one seed's training, its evaluations included, and target tokens a second."""
+    lines = run.metrics()
+    seconds = max(line["seconds"] for line in lines)
+    tokens = sum(line["train.tokens"] for line in lines)
+    return {"seconds": seconds / len(config.seeds), "tokens_per_second": tokens / seconds}
+
+
 def _description(config: ConfigDict, model: nn.Module, rows: int, length: int) -> Description:
     state = jax.eval_shape(lambda: initial_states(functools.partial(init, model), (0,))[0])
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
@@ -295,7 +221,7 @@ def _description(config: ConfigDict, model: nn.Module, rows: int, length: int) -
 
 def _training_loss(model: nn.Module):
     def training_loss(variables, batch, dropout, hyper):
-        return loss(model, variables, batch, dropout, hyper["label_smoothing"]), {}
+        return loss(model, variables, batch, dropout, hyper["label_smoothing"])
 
     return training_loss
 
@@ -314,24 +240,6 @@ def _over_seeds(members: list[dict]) -> dict:
 
 def _numbers(tree: dict) -> dict[str, float]:
     return {name: value for name, value in flatten(tree).items() if isinstance(value, (int, float))}
-
-
-def _encode(tokenizer: Tokenizer, text: str, data: DataConfig) -> list[int]:
-    return with_end(tokenizer.encode(text), data.max_length)
-
-
-def _dtype(config: ConfigDict, name: str) -> jnp.dtype:
-    if config.precision[name] not in ("float32", "bfloat16"):
-        raise UserError(f"config.precision.{name}={config.precision[name]!r}: choose float32 or bfloat16.")
-    return jnp.dtype(config.precision[name])
-
-
-def _lengths(tokens):
-    return jnp.sum(tokens != PAD, axis=-1)
-
-
-def _shifted(target):
-    return jnp.concatenate([jnp.full_like(target[:, :1], BOS), target[:, :-1]], axis=1)
 
 
 def _tell_import(corpus: Corpus) -> None:

@@ -1,7 +1,7 @@
 """A corpus, imported once into a folder: memory-mapped token arrays, vocabularies, references.
 
 DATA/meta.json                      counts, what was skipped or truncated, the fingerprint
-DATA/{source,target}.vocabulary     one token a line
+DATA/{source,target}.vocabulary     one word a line, or a sentencepiece model
 DATA/SPLIT.{source,target}.npy      all tokens end to end; …offsets.npy where each sentence begins
 DATA/SPLIT.references.jsonl         one source sentence a line with all its translations
 """
@@ -19,11 +19,10 @@ import numpy as np
 
 from attention_jax.data.sources import BadLines, Pair, read_parallel, read_tsv
 from attention_jax.data.splits import SPLITTERS, Splits, sentence_key
-from attention_jax.data.tokenizers import EOS, Tokenizer, WordTokenizer
+from attention_jax.data.tokenizers import EOS, TOKENIZERS, Tokenizer, load_tokenizer, train_tokenizer
 from attention_jax.errors import UserError
 
 SIDES = ("source", "target")
-LEAST = {"train": 0, "validation": 0, "test": 0, "min_count": 1, "max_length": 2, "batch_tokens": 1}
 LEAST = {"train": 0, "validation": 0, "test": 0, "min_count": 1, "max_length": 2, "batch_tokens": 1}
 ON_LONG = ("error", "truncate", "skip")
 EVERYTHING = "all"  # the references of every pair of the file, whichever split it went to
@@ -85,6 +84,7 @@ class DataConfig(NamedTuple):
     source: str
     path: str
     languages: tuple[str, str]
+    train_path: str
     validation_path: str
     test_path: str
     split: str
@@ -92,6 +92,8 @@ class DataConfig(NamedTuple):
     validation: int
     test: int
     seed: int
+    tokenizer: str
+    joint_vocabulary: bool
     min_count: int
     vocabulary: int
     max_length: int
@@ -125,7 +127,7 @@ def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None =
 def load(folder: Path) -> Corpus:
     """An imported corpus, its token arrays memory-mapped."""
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    source, target = _load_tokenizers(folder)
+    source, target = _load_tokenizers(folder, meta)
     return Corpus({name: _load_split(folder, name) for name in meta["pairs"]}, source, target, meta)
 
 
@@ -145,7 +147,7 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
     splits = {name: pairs for name, pairs in found.items() if pairs}
     if "train" not in splits:
         raise UserError(f"{config.path or config.source}: no sentence pair to train on.")
-    tokenizers = _load_tokenizers(vocabularies) if vocabularies else _train_tokenizers(splits["train"], config)
+    tokenizers = _given_tokenizers(vocabularies, config) if vocabularies else _train_tokenizers(splits["train"], config)
     for side, tokenizer in zip(SIDES, tokenizers, strict=True):
         tokenizer.save(folder / f"{side}.vocabulary")
     digest, counts, too_long = hashlib.sha256(), {}, 0
@@ -159,7 +161,10 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
     _save_references(folder, EVERYTHING, everything)
     meta = {
         "pairs": counts,
+        "tokenizer": config.tokenizer,
+        "languages": config.languages,
         "vocabulary": [tokenizer.size for tokenizer in tokenizers],
+        "vocabulary_digests": [_digest(folder / f"{side}.vocabulary") for side in SIDES],
         "bad_lines": len(bad_lines.places),
         "first_bad_lines": bad_lines.places[:5],
         "too_long": {"pairs": too_long, "what": config.on_long},
@@ -169,14 +174,39 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
 
 
 def _train_tokenizers(pairs: Sequence[Pair], config: DataConfig) -> list[Tokenizer]:
+    def learn(sides: Sequence[str], language: str) -> Tokenizer:
+        texts = (getattr(pair, side) for side in sides for pair in pairs)
+        return train_tokenizer(config.tokenizer, texts, language, config.min_count, config.vocabulary)
+
+    if config.joint_vocabulary:
+        return [learn(SIDES, config.languages[0])] * len(SIDES)
+    return [learn((side,), language) for side, language in zip(SIDES, config.languages, strict=True)]
+
+
+def _given_tokenizers(folder: Path, config: DataConfig) -> list[Tokenizer]:
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    if meta["tokenizer"] != config.tokenizer:
+        raise UserError(f"config.data.tokenizer={config.tokenizer!r}: {folder} has {meta['tokenizer']!r}.")
+    return _load_tokenizers(folder, meta)
+
+
+def _load_tokenizers(folder: Path, meta: dict) -> list[Tokenizer]:
+    paths = [folder / f"{side}.vocabulary" for side in SIDES]
+    for path, digest in zip(paths, meta["vocabulary_digests"], strict=True):
+        if not path.is_file():
+            raise UserError(
+                f"{path}: missing, and the run's numbers mean nothing without it. Start in another --workdir."
+            )
+        if _digest(path) != digest:
+            raise UserError(f"{path}: not the vocabulary this run was trained with. Put that one back.")
     return [
-        WordTokenizer.train((getattr(pair, side) for pair in pairs), config.min_count, config.vocabulary)
-        for side in SIDES
+        load_tokenizer(meta["tokenizer"], path, language)
+        for path, language in zip(paths, meta["languages"], strict=True)
     ]
 
 
-def _load_tokenizers(folder: Path) -> list[Tokenizer]:
-    return [WordTokenizer.load(folder / f"{side}.vocabulary") for side in SIDES]
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _read_splits(config: DataConfig, bad_lines: BadLines) -> tuple[Splits, list[Pair]]:
@@ -185,7 +215,7 @@ def _read_splits(config: DataConfig, bad_lines: BadLines) -> tuple[Splits, list[
         raise UserError("config.data.path is not set: give the data file with --config.data.path=PATH.")
     given = {"validation": config.validation_path, "test": config.test_path}
     held_out = {name: list(_read(config, path, bad_lines)) for name, path in given.items() if path}
-    pairs = list(_read(config, config.path, bad_lines))
+    pairs = list(_read(config, config.train_path, bad_lines))
     counts = {name: 0 if path else getattr(config, name) for name, path in given.items()}
     splits = SPLITTERS[config.split](pairs, config.train, counts["validation"], counts["test"], config.seed)
     seen = {sentence_key(pair) for name in held_out for pair in held_out[name]}
@@ -195,10 +225,17 @@ def _read_splits(config: DataConfig, bad_lines: BadLines) -> tuple[Splits, list[
 
 def _require_usable(config: DataConfig) -> None:
     """Raise UserError for a value that no corpus can be imported with."""
-    choices: dict[str, Collection[str]] = {"source": READERS, "split": SPLITTERS, "on_long": ON_LONG}
+    choices: dict[str, Collection[str]] = {
+        "source": READERS,
+        "split": SPLITTERS,
+        "tokenizer": TOKENIZERS,
+        "on_long": ON_LONG,
+    }
     for name, known in choices.items():
         if getattr(config, name) not in known:
             raise UserError(f"config.data.{name}={getattr(config, name)!r}: choose one of {', '.join(known)}.")
+    if config.joint_vocabulary and config.tokenizer == "spacy":
+        raise UserError("config.data.joint_vocabulary=True: spaCy's rules are of one language alone.")
     for name, least in LEAST.items():
         if getattr(config, name) < least:
             raise UserError(f"config.data.{name}={getattr(config, name)}: needs {least} or more.")
@@ -213,11 +250,13 @@ def _require_usable(config: DataConfig) -> None:
         )
 
 
-def _read(config: DataConfig, path: str, bad_lines: BadLines) -> Iterator[Pair]:
-    return READERS[config.source](config, path, bad_lines)
+def _read(config: DataConfig, name: str, bad_lines: BadLines) -> Iterator[Pair]:
+    """The pairs of a file; where `train_path` names one, `path` is the folder of all."""
+    folder = Path(config.path).expanduser() if config.train_path else Path()
+    return READERS[config.source](config, folder / Path(name or config.path).expanduser(), bad_lines)
 
 
-def _read_embedded(config: DataConfig, path: str, bad_lines: BadLines) -> Iterator[Pair]:
+def _read_embedded(config: DataConfig, path: Path, bad_lines: BadLines) -> Iterator[Pair]:
     from attention_jax.data.grammar import sentence_pairs
 
     del path, bad_lines
@@ -226,8 +265,8 @@ def _read_embedded(config: DataConfig, path: str, bad_lines: BadLines) -> Iterat
 
 READERS = {
     "embedded": _read_embedded,
-    "tsv": lambda config, path, bad_lines: read_tsv(Path(path).expanduser(), bad_lines),
-    "parallel": lambda config, path, bad_lines: read_parallel(Path(path).expanduser(), config.languages, bad_lines),
+    "tsv": lambda config, path, bad_lines: read_tsv(path, bad_lines),
+    "parallel": lambda config, path, bad_lines: read_parallel(path, config.languages, bad_lines),
 }
 
 

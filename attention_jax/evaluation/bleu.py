@@ -5,18 +5,25 @@ import math
 from collections.abc import Sequence
 
 
-def sacre_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+def sacre_bleu(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a"
+) -> tuple[float, str]:
     """Corpus BLEU in [0, 100], case ignored, and its signature (Papineni et al. 2002; Post 2018).
 
-    `references[i]` holds every translation of sentence i, one or more.
+    `references[i]` holds every translation of sentence i, one or more. `tokenize` is sacreBLEU's; "none" takes
+    text whose tokens stand between spaces.
     """
     from sacrebleu.metrics import BLEU
 
-    metric = BLEU(lowercase=True)
-    most = max(map(len, references))
-    streams: list = [[group[k] if k < len(group) else None for group in references] for k in range(most)]
-    score = metric.corpus_score(list(hypotheses), streams)
-    return score.score, str(metric.get_signature())
+    metric = BLEU(lowercase=True, tokenize=tokenize, force=True)
+    return _scored(metric, hypotheses, references)
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+    """chrF2 in [0, 100], case ignored, and its signature (Popović 2015, through sacreBLEU)."""
+    from sacrebleu.metrics import CHRF
+
+    return _scored(CHRF(lowercase=True), hypotheses, references)
 
 
 def book_bleu(hypothesis: Sequence[str], reference: Sequence[str], k: int = 2) -> float:
@@ -31,6 +38,12 @@ def book_bleu(hypothesis: Sequence[str], reference: Sequence[str], k: int = 2) -
         matched = (_ngrams(hypothesis, n) & _ngrams(reference, n)).total()
         score *= (matched / (len(hypothesis) - n + 1)) ** 0.5**n
     return score
+
+
+def _scored(metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+    most = max(map(len, references))
+    streams: list = [[group[k] if k < len(group) else None for group in references] for k in range(most)]
+    return metric.corpus_score(list(hypotheses), streams).score, str(metric.get_signature())
 
 
 def _ngrams(words: Sequence[str], n: int) -> collections.Counter:

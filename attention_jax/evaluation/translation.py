@@ -6,16 +6,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from attention_jax.evaluation.bleu import book_bleu, sacre_bleu
+from attention_jax.evaluation.bleu import book_bleu, chrf, sacre_bleu
 
 Batch = dict[str, np.ndarray]
 Batches = Iterable[tuple[np.ndarray, Batch]]  # places in the corpus, and padded rows
 
 
-def mean_loss(loss: Callable[[Batch], Any], batches: Batches) -> float:
-    """Nats per target token over all batches; `loss` gives a batch's sum and count."""
+def losses(loss: Callable[[Batch], Any], batches: Batches, words: int) -> dict[str, float]:
+    """Nats per target token over all batches, and perplexity per token and per word.
+
+    `loss` gives a batch's sum and count; `words` counts the words of the same targets, ends included.
+    """
     sums = jax.device_get([loss(batch) for _, batch in batches])
-    return float(sum(s.total for s in sums) / sum(s.count for s in sums))
+    total, count = (float(sum(getattr(s, part) for s in sums)) for part in ("total", "count"))
+    return {
+        "loss": total / count,
+        "perplexity": _exp(total / count),
+        "perplexity_per_word": _exp(total / words),
+    }
 
 
 def gather_rows(program: Callable[[Batch], Any], batches: Batches) -> list[np.ndarray]:
@@ -26,10 +34,40 @@ def gather_rows(program: Callable[[Batch], Any], batches: Batches) -> list[np.nd
     return [rows[place] for place in sorted(rows)]
 
 
-def score_translations(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """`bleu` and its `bleu_signature`."""
-    bleu, signature = sacre_bleu(hypotheses, references)
-    return {"bleu": bleu, "bleu_signature": signature}
+def score_translations(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    splits: tuple[str, Callable[[str], list[str]]] | None = None,
+) -> dict[str, Any]:
+    """`bleu`, `bleu_13a` and `chrf` with their signatures.
+
+    `bleu` is sacreBLEU's own, or over the tokens of `splits`, a function with its name.
+    """
+    scores = {"bleu_13a": sacre_bleu(hypotheses, references), "chrf": chrf(hypotheses, references)}
+    if splits is None:
+        scores["bleu"] = scores["bleu_13a"]
+    else:
+        name, split = splits
+        spaced = [" ".join(split(text)) for text in hypotheses]
+        groups = [[" ".join(split(text)) for text in group] for group in references]
+        bleu, signature = sacre_bleu(spaced, groups, tokenize="none")
+        scores["bleu"] = bleu, signature.replace("tok:none", f"tok:{name}")
+    named = ((name, *scores[name]) for name in ("bleu", "bleu_13a", "chrf"))
+    return {key: value for name, score, sign in named for key, value in ((name, score), (f"{name}_signature", sign))}
+
+
+def bleu_by_length(
+    lengths: Sequence[int], hypotheses: Sequence[str], references: Sequence[Sequence[str]], groups: int = 5
+) -> dict[str, float]:
+    """sacreBLEU of about equally many sentences each, by the number of source words: {"3-7": 40.1, …}."""
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, groups + 1)[1:], method="higher"))
+    found, low = {}, min(lengths)
+    for high in edges.tolist():
+        members = [i for i, length in enumerate(lengths) if low <= length <= high]
+        bleu, _ = sacre_bleu([hypotheses[i] for i in members], [references[i] for i in members])
+        found[f"{low}-{high}"] = bleu
+        low = high + 1
+    return found
 
 
 def book_scores(hypotheses: dict[str, list[str]], references: dict[str, list[list[str]]]) -> dict[str, float]:
@@ -42,3 +80,7 @@ def book_scores(hypotheses: dict[str, list[str]], references: dict[str, list[lis
         for sentence, words in hypotheses.items()
     }
     return {"mean": float(np.mean(list(scores.values()))), **scores} if scores else {}
+
+
+def _exp(value: float) -> float:
+    return float(np.exp(np.float64(value)))

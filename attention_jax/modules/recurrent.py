@@ -1,37 +1,48 @@
 """Linen shells that own the weights of recurrent layers."""
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attention_jax.ops.dropout import Dropout, drop
-from attention_jax.ops.recurrent import GRUWeights, gru
+from attention_jax.ops.recurrent import CELLS, CellWeights, State, recurrent
 
 
-class GRUCell(nn.Module):
-    """Owns one layer's weights, given in `dtype` by `weights()`."""
+class RecurrentCell(nn.Module):
+    """Owns one layer's weights, given in `dtype` by `weights()`. An LSTM's forget gate starts open (bias 1)."""
 
+    cell: str
     inputs: int
     features: int
     dtype: jnp.dtype = jnp.float32
     param_dtype: jnp.dtype = jnp.float32
 
     def setup(self):
+        width = CELLS[self.cell].gates * self.features
         shapes = {
-            "w_i": (nn.initializers.glorot_uniform(), (self.inputs, 3 * self.features)),
-            "w_h": (nn.initializers.orthogonal(), (self.features, 3 * self.features)),
-            "bias": (nn.initializers.zeros, (3 * self.features,)),
-            "candidate_bias": (nn.initializers.zeros, (self.features,)),
+            "w_i": (nn.initializers.glorot_uniform(), (self.inputs, width)),
+            "w_h": (nn.initializers.orthogonal(), (self.features, width)),
+            "bias": (self._bias, (width,)),
         }
-        self.stored = GRUWeights(**{name: self.param(name, *rest, self.param_dtype) for name, rest in shapes.items()})
+        if self.cell == "gru":
+            shapes["candidate_bias"] = (nn.initializers.zeros, (self.features,))
+        self.stored = CellWeights(**{name: self.param(name, *rest, self.param_dtype) for name, rest in shapes.items()})
 
-    def weights(self) -> GRUWeights:
-        return GRUWeights(*(array.astype(self.dtype) for array in self.stored))
+    def weights(self) -> CellWeights:
+        return jax.tree.map(lambda array: array.astype(self.dtype), self.stored)
+
+    def _bias(self, key: Array, shape: tuple[int], dtype: jnp.dtype) -> Array:
+        del key
+        if self.cell == "gru":
+            return jnp.zeros(shape, dtype)
+        return jnp.zeros(shape, dtype).at[self.features : 2 * self.features].set(1)
 
 
-class GRUEncoder(nn.Module):
-    """Stacked GRU layers, each of both directions side by side where `bidirectional` (Bahdanau et al. 2015, §3.2)."""
+class RecurrentEncoder(nn.Module):
+    """Stacked layers, each of both directions side by side where `bidirectional` (Bahdanau et al. 2015, §3.2)."""
 
+    cell: str
     inputs: int
     features: int
     layers: int
@@ -43,7 +54,8 @@ class GRUEncoder(nn.Module):
         directions = 2 if self.bidirectional else 1
         self.cells = [
             [
-                GRUCell(
+                RecurrentCell(
+                    self.cell,
                     self.inputs if layer == 0 else directions * self.features,
                     self.features,
                     self.dtype,
@@ -57,13 +69,18 @@ class GRUEncoder(nn.Module):
 
     def __call__(
         self, x: Float[Array, "batch t d"], valid: Bool[Array, "batch t"], dropout: Dropout | None
-    ) -> tuple[Float[Array, "batch t f"], tuple[Float[Array, "batch f"], ...]]:
-        """The last layer's states and every layer's final state; dropout acts between layers."""
+    ) -> tuple[Float[Array, "batch t f"], tuple[State, ...]]:
+        """The last layer's outputs and every layer's final state; dropout acts between layers."""
         finals = []
         for layer, cells in enumerate(self.cells):
             if layer > 0:
                 x = drop(x, dropout.fold(layer) if dropout else None)
-            runs = [gru(x, valid, cell.weights(), reverse=direction == 1) for direction, cell in enumerate(cells)]
-            x = jnp.concatenate([states for states, _ in runs], axis=-1)
-            finals.append(jnp.concatenate([last for _, last in runs], axis=-1))
+            runs = [
+                recurrent(self.cell, x, valid, cell.weights(), reverse=direction == 1)
+                for direction, cell in enumerate(cells)
+            ]
+            x = jnp.concatenate([outputs for outputs, _ in runs], axis=-1)
+            finals.append(
+                tuple(jnp.concatenate(parts, axis=-1) for parts in zip(*(last for _, last in runs), strict=True))
+            )
         return x, tuple(finals)

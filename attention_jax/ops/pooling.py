@@ -68,14 +68,30 @@ def attend_with_weights(
 ) -> tuple[Values, Weights]:
     """`attend`, and the weights `[..., Q, K]` as they were before dropout."""
     _require_pairs(key, value)
+    weights = attention_weights(
+        query, key, score=score, score_params=score_params, mask=mask, bias=bias, normalize=normalize
+    )
+    return pool(drop(weights, dropout), value), weights
+
+
+def attention_weights(
+    query: Float[Array, "*#batch q dq"],
+    key: Float[Array, "*#batch k dk"],
+    *,
+    score: Callable = scaled_dot,
+    score_params: tuple = (),
+    mask: Mask | None = None,
+    bias: Float[Array, "*#batch #q #k"] | None = None,
+    normalize: str = "softmax",
+) -> Weights:
+    """normalise(score(q, k) + bias) over the keys that `mask` allows: the weights of `attend`, `[..., Q, K]`."""
     if normalize not in NORMALIZERS:
         raise ValueError(f"normalize={normalize!r}: choose one of {', '.join(NORMALIZERS)}.")
     scores = score(query, key, *score_params)
     if bias is not None:
         require_broadcast("bias", bias.shape, "scores", scores.shape)
         scores = sum(align_ranks(scores, bias))
-    weights = NORMALIZERS[normalize](scores, mask)
-    return pool(drop(weights, dropout), value), weights
+    return NORMALIZERS[normalize](scores, mask)
 
 
 def kernel_regression(

@@ -1,6 +1,10 @@
-"""The gated recurrent unit as pure functions; input projections are made for a whole sequence at once."""
+"""Recurrent cells as pure functions; input projections are made for a whole sequence at once.
 
-from typing import NamedTuple
+A state is a tuple of arrays `[..., H]`, the output first: `(h,)` of a GRU, `(h, c)` of an LSTM.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,51 +13,75 @@ from jaxtyping import Array, Bool, Float
 from attention_jax.ops.shapes import align_ranks, require_shape
 
 Sequence = Float[Array, "*batch t d"]
-State = Float[Array, "*batch h"]
+State = tuple[Float[Array, "*batch h"], ...]
 
 
-class GRUWeights(NamedTuple):
-    """Weights of the reset, update and candidate gates side by side: `[D, 3H]`, `[H, 3H]`, `[3H]`, `[H]`."""
+class CellWeights(NamedTuple):
+    """Weights of all gates side by side: `[D, G·H]`, `[H, G·H]`, `[G·H]`; and the GRU's second bias `[H]`."""
 
-    w_i: Float[Array, "d 3h"]
-    w_h: Float[Array, "h 3h"]
-    bias: Float[Array, " 3h"]
-    candidate_bias: Float[Array, " h"]
+    w_i: Float[Array, "d gh"]
+    w_h: Float[Array, "h gh"]
+    bias: Float[Array, " gh"]
+    candidate_bias: Any = None
 
-    def project(self, x: Float[Array, "... d"]) -> Float[Array, "... 3h"]:
-        """The input's share of the three gates, W_i x + b, for any number of time steps."""
+    def project(self, x: Float[Array, "... d"]) -> Float[Array, "... gh"]:
+        """The input's share of the gates, W_i x + b, for any number of time steps."""
         return jnp.add(*align_ranks(x @ self.w_i, self.bias))
 
 
-def gru_step(state: State, gates: Float[Array, "*batch 3h"], weights: GRUWeights) -> State:
+def gru_step(state: State, gates: Float[Array, "*batch 3h"], weights: CellWeights) -> State:
     """h' = (1 − z) n + z h, with r, z = σ(W_i x + W_h h + b), n = tanh(W_i x + r (W_h h + b_n)).
 
     Cho et al. 2014, eqs. 5–8, with the reset gate after the product, so that one product serves all gates.
     """
+    (hidden,) = state
     reset_in, update_in, candidate_in = jnp.split(gates, 3, axis=-1)
-    reset_h, update_h, candidate_h = jnp.split(state @ weights.w_h, 3, axis=-1)
+    reset_h, update_h, candidate_h = jnp.split(hidden @ weights.w_h, 3, axis=-1)
     reset = jax.nn.sigmoid(reset_in + reset_h)
     update = jax.nn.sigmoid(update_in + update_h)
     candidate = jnp.tanh(candidate_in + reset * jnp.add(*align_ranks(candidate_h, weights.candidate_bias)))
-    return candidate + update * (state - candidate)
+    return (candidate + update * (hidden - candidate),)
 
 
-def gru(
-    x: Sequence, valid: Bool[Array, "*batch t"], weights: GRUWeights, reverse: bool = False
+def lstm_step(state: State, gates: Float[Array, "*batch 4h"], weights: CellWeights) -> State:
+    """c' = f c + i g, h' = o tanh(c'), with i, f, o = σ(W_i x + W_h h + b), g = tanh(W_i x + W_h h + b).
+
+    Gers et al. 2000, §3, with a forget gate. Gates stand in the order i, f, g, o.
+    """
+    hidden, memory = state
+    enter, forget, candidate, output = jnp.split(gates + hidden @ weights.w_h, 4, axis=-1)
+    memory = jax.nn.sigmoid(forget) * memory + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
+    return jax.nn.sigmoid(output) * jnp.tanh(memory), memory
+
+
+class Cell(NamedTuple):
+    """A recurrent cell: its step, how many gates it has, and how many parts its state."""
+
+    step: Callable[[State, Array, CellWeights], State]
+    gates: int
+    parts: int
+
+
+CELLS = {"gru": Cell(gru_step, gates=3, parts=1), "lstm": Cell(lstm_step, gates=4, parts=2)}
+
+
+def recurrent(
+    cell: str, x: Sequence, valid: Bool[Array, "*batch t"], weights: CellWeights, reverse: bool = False
 ) -> tuple[Float[Array, "*batch t h"], State]:
-    """All states and the last one, from zeros; a padded step keeps the state it found.
+    """The outputs at all steps and the last state, from zeros; a padded step keeps the state it found.
 
-    Raises ValueError where the features or the mask do not fit.
+    `cell` is one of `CELLS`. Raises ValueError where the features or the mask do not fit.
     """
     require_shape("w_i", weights.w_i, (x.shape[-1], weights.w_i.shape[-1]), f"x is {x.shape}")
     require_shape("valid", valid, x.shape[:-1], f"x is {x.shape}")
 
     def step(state, inputs):
         gates, is_valid = inputs
-        state = jnp.where(is_valid[..., None], gru_step(state, gates, weights), state)
-        return state, state
+        new = CELLS[cell].step(state, gates, weights)
+        state = tuple(jnp.where(is_valid[..., None], *parts) for parts in zip(new, state, strict=True))
+        return state, state[0]
 
-    start = jnp.zeros((*x.shape[:-2], weights.w_h.shape[0]), x.dtype)
+    start = (jnp.zeros((*x.shape[:-2], weights.w_h.shape[0]), x.dtype),) * CELLS[cell].parts
     time_first = jnp.moveaxis(weights.project(x), -2, 0), jnp.moveaxis(valid, -1, 0)
-    last, states = jax.lax.scan(step, start, time_first, reverse=reverse)
-    return jnp.moveaxis(states, 0, -2), last
+    last, outputs = jax.lax.scan(step, start, time_first, reverse=reverse)
+    return jnp.moveaxis(outputs, 0, -2), last

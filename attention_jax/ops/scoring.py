@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from attention_jax.ops.shapes import require_batch, require_same_size, require_shape
@@ -96,11 +97,46 @@ def cosine(query: Query, key: Key, temperature: Scalar = 1.0) -> Scores:
     return dot(_unit(query), _unit(key)) / temperature
 
 
+def location(query: Query, w: Float[Array, "d longest"], num_keys: int) -> Scores:
+    """W q, one number for every place of a key (Luong et al. 2015, eq. 8); it never looks at keys, so it is a `bias`.
+
+    Raises ValueError for more keys than W has columns.
+    """
+    require_shape("w", w, (query.shape[-1], w.shape[-1]), _sizes(query))
+    if num_keys > w.shape[-1]:
+        raise ValueError(f"there are {num_keys} keys, and w {w.shape} has places for {w.shape[-1]}.")
+    return jnp.einsum("...qd,dk->...qk", query, w[:, :num_keys], preferred_element_type=_accumulator(query, w))
+
+
+def zero(query: Float[Array, "*#batch q dq"], key: Float[Array, "*#batch k dk"]) -> Scores:
+    """0 for every key: attention by bias alone, or average pooling where there is none."""
+    require_batch(query=query, key=key)
+    batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    return jnp.zeros((*batch, query.shape[-2], key.shape[-2]), _accumulator(query, key))
+
+
+class Projected(NamedTuple):
+    """A score as `apply(q W_q, k W_k, *params)`, so that a decoder projects its keys once; None: as they are."""
+
+    apply: Callable
+    w_q: Float[Array, "dq h"] | None = None
+    w_k: Float[Array, "dk h"] | None = None
+    params: tuple = ()
+
+
 class Score(NamedTuple):
-    """A score and the shapes of its parameters, (query size, key size, hidden size) → {name: shape}."""
+    """A score, the shapes of its parameters, (query size, key size, hidden size) → {name: shape}, and its projections.
+
+    `project(query size, *params)` is None where the score projects nothing.
+    """
 
     apply: Callable
     shapes: Callable[[int, int, int], dict[str, tuple[int, ...]]] = lambda query, key, hidden: {}
+    project: Callable[..., Projected] | None = None
+
+    def projected(self, query_size: int, *params: Array) -> Projected:
+        """The same score in two halves."""
+        return self.project(query_size, *params) if self.project else Projected(self.apply, params=params)
 
     def init_with(self, param: Callable, query_size: int, key_size: int, hidden: int = 0, dtype=jnp.float32) -> tuple:
         """The parameters in the formula's order, made by `param(name, initializer, shape, dtype)`."""
@@ -116,11 +152,20 @@ class Score(NamedTuple):
 SCORES: dict[str, Score] = {
     "dot": Score(dot),
     "scaled_dot": Score(scaled_dot),
-    "bilinear": Score(bilinear, lambda q, k, h: {"matrix": (q, k)}),
-    "additive": Score(additive, lambda q, k, h: {"w_q": (q, h), "w_k": (k, h), "w_v": (h,)}),
-    "concat": Score(concat, lambda q, k, h: {"w": (q + k, h), "w_v": (h,)}),
+    "bilinear": Score(bilinear, lambda q, k, h: {"matrix": (q, k)}, lambda q, matrix: Projected(dot, w_k=matrix.T)),
+    "additive": Score(
+        additive,
+        lambda q, k, h: {"w_q": (q, h), "w_k": (k, h), "w_v": (h,)},
+        lambda q, w_q, w_k, w_v: Projected(additive_projected, w_q, w_k, (w_v,)),
+    ),
+    "concat": Score(
+        concat,
+        lambda q, k, h: {"w": (q + k, h), "w_v": (h,)},
+        lambda q, w, w_v: Projected(additive_projected, w[:q], w[q:], (w_v,)),
+    ),
     "gaussian": Score(gaussian),
     "cosine": Score(cosine),
+    "zero": Score(zero),
 }
 
 

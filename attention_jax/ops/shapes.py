@@ -1,4 +1,4 @@
-"""Shape checks that speak: every refusal names the argument and both shapes."""
+"""Checks that speak: every refusal names the argument, and both shapes or every choice."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -50,3 +50,9 @@ def align_ranks(*arrays: Array) -> tuple[Array, ...]:
     """The arrays with axes of size one put in front, so that all have the rank of the largest."""
     rank = max(jnp.ndim(a) for a in arrays)
     return tuple(jnp.reshape(a, (1,) * (rank - jnp.ndim(a)) + jnp.shape(a)) for a in arrays)
+
+
+def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: choose one of {', '.join(choices)}.")

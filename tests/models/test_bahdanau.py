@@ -8,7 +8,7 @@ import pytest
 from attention_jax.models.bahdanau import Bahdanau
 from attention_jax.ops.dropout import Dropout
 
-SHAPE = {"source_vocabulary": 11, "target_vocabulary": 13, "embedding": 6, "hidden": 8}
+SHAPE = {"source_vocabulary": 11, "target_vocabulary": 13, "embedding": 6, "hidden": 8, "cell": "gru"}
 KINDS = {
     "book": {"layers": 2, "bidirectional": False, "output": "state"},
     "paper": {"layers": 1, "bidirectional": True, "output": "deep"},

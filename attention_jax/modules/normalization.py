@@ -1,0 +1,36 @@
+"""A Linen shell over the normalisations."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from attention_jax.ops.normalization import batch_moments, batch_norm, layer_norm, rms_norm
+
+NORMS = ("layer", "rms", "batch")
+MOMENTUM = 0.99
+
+
+class Norm(nn.Module):
+    """Owns gain and bias of a "layer", "rms" or "batch" norm; the last also running moments, in `batch_stats`."""
+
+    kind: str
+    param_dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch t d"], valid: Bool[Array, "*batch t"], is_training: bool) -> Array:
+        """`valid` tells tokens from padding, which batch moments leave out; only training updates them."""
+        size = x.shape[-1:]
+        gain = self.param("gain", nn.initializers.ones, size, self.param_dtype)
+        if self.kind == "rms":
+            return rms_norm(x, gain)
+        bias = self.param("bias", nn.initializers.zeros, size, self.param_dtype)
+        if self.kind == "layer":
+            return layer_norm(x, gain, bias)
+        mean = self.variable("batch_stats", "mean", jnp.zeros, size)
+        variance = self.variable("batch_stats", "variance", jnp.ones, size)
+        if not is_training:
+            return batch_norm(x, mean.value, variance.value, gain, bias)
+        moments = batch_moments(x, valid)
+        for running, now in zip((mean, variance), moments, strict=True):
+            running.value = MOMENTUM * running.value + (1 - MOMENTUM) * now
+        return batch_norm(x, *moments, gain, bias)

@@ -1,0 +1,174 @@
+"""A translation model with its compiled programs, and what they say of many sentences."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention_jax.data.batching import in_order, make_buckets
+from attention_jax.data.corpus import Corpus, DataConfig, Sentences, Split
+from attention_jax.data.tokenizers import BOS, EOS, PAD, SPLITS, Tokenizer, split_words, until_end, with_end
+from attention_jax.decoding.greedy import greedy
+from attention_jax.errors import UserError
+from attention_jax.evaluation.alignment import agreement, alignment_error_rate, coverage, entropy, monotonicity
+from attention_jax.evaluation.translation import bleu_by_length, gather_rows, losses, score_translations
+from attention_jax.models import TRANSLATORS
+from attention_jax.ops.dropout import Dropout
+from attention_jax.ops.losses import Sums, cross_entropy
+from attention_jax.training.state import Variables
+
+
+class Translator(NamedTuple):
+    """A model with its compiled programs."""
+
+    model: nn.Module
+    loss: Any  # (variables, batch) → Sums, without dropout or smoothing
+    translate: Any  # (variables, source) → hypotheses
+    weights: Any  # (variables, source, target) → weights of each target word; None of a model without attention
+
+
+def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
+    """The model that `config.model` names."""
+    if config.model.name not in TRANSLATORS:
+        raise UserError(f"config.model.name={config.model.name!r}: choose one of {', '.join(TRANSLATORS)}.")
+    kwargs: dict[str, Any] = {name: _dtype(config, name) for name in ("dtype", "param_dtype")}
+    kwargs |= {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary, **config.model.kwargs}
+    try:
+        return TRANSLATORS[config.model.name](**kwargs)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"config.model.kwargs: {error}") from None
+
+
+def init(model: nn.Module, key: jax.Array) -> Variables:
+    """Fresh variables."""
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return dict(model.init(key, tokens, jnp.ones(1, jnp.int32), tokens))
+
+
+def loss(
+    model: nn.Module, variables: Variables, batch: Mapping, dropout: Dropout | None, label_smoothing
+) -> tuple[Sums, Variables]:
+    """Teacher-forced cross entropy of a batch, in nats, with its target tokens; and the collections it changed."""
+    source, target = batch["source"], batch["target"]
+    others = [name for name in variables if name != "params"]
+    logits, changed = model.apply(variables, source, _lengths(source), _shifted(target), dropout, mutable=others)
+    return cross_entropy(logits, target, target != PAD, label_smoothing), dict(changed)
+
+
+def translator(model: nn.Module, max_length: int, alignment_layer: int) -> Translator:
+    """The model's programs: loss, greedy translation of up to `max_length` words, and attention to the source.
+
+    The last is the mean over the heads of the decoder layer `alignment_layer`.
+    """
+
+    def translate(variables, source):
+        memory = model.apply(variables, source, _lengths(source), method="encode")
+        cache = model.apply(variables, memory, max_length, method="init_cache")
+        step = functools.partial(model.apply, variables, method="step")
+        return greedy(step, cache, _lengths(source) == 0, max_length, bos=BOS, eos=EOS, pad=PAD)
+
+    def weights(variables, source, target):
+        found: Any = model.apply(variables, source, _lengths(source), _shifted(target), method="attention")
+        return jnp.mean(found["cross"][:, alignment_layer], axis=1)
+
+    def evaluation_loss(variables, batch):
+        return loss(model, variables, batch, None, 0.0)[0]
+
+    layers = _attending_layers(model)
+    if layers and not -layers <= alignment_layer < layers:
+        raise UserError(f"config.evaluate.alignment_layer={alignment_layer}: the decoder has {layers}.")
+    return Translator(model, jax.jit(evaluation_loss), jax.jit(translate), jax.jit(weights) if layers else None)
+
+
+def measure_split(
+    programs: Translator, variables: Variables, corpus: Corpus, name: str, config: ConfigDict
+) -> dict[str, Any]:
+    """Loss over a split's pairs; BLEU over its sentences, by their length too; how attention aligns them."""
+    data, split = DataConfig(**config.data), corpus.splits[name]
+    sources, references = [r.source for r in split.references], [r.targets for r in split.references]
+    pairs = in_order(make_buckets(split.source, split.target, data.buckets, data.batch_tokens))
+    words = sum(len(split_words(text)) + 1 for group in references for text in group)
+    hypotheses = [corpus.target.decode(ids) for ids in translate(programs, variables, corpus, sources, data)]
+    return {
+        **losses(functools.partial(programs.loss, variables), pairs, words),
+        **score_translations(hypotheses, references, _bleu_tokens(config)),
+        "bleu_by_length": bleu_by_length([len(split_words(text)) for text in sources], hypotheses, references),
+        **(
+            _alignment(attention(programs, variables, split.source, split.target, data), split)
+            if programs.weights
+            else {}
+        ),
+    }
+
+
+def _alignment(weights: Sequence[np.ndarray], split: Split) -> dict[str, float]:
+    """How attention aligns words, ends left out; against the true alignments where the corpus has them."""
+    weights = [matrix[:-1] for matrix in weights]
+    found = {"monotonicity": monotonicity(weights), "coverage": coverage(weights), "entropy": entropy(weights)}
+    alignments = [reference.alignment[:-1] for reference in split.references if reference.alignment is not None]
+    if [len(alignment) for alignment in alignments] == [len(matrix) for matrix in weights]:
+        found["alignment_agreement"] = agreement(weights, alignments)
+        found["alignment_error_rate"] = alignment_error_rate(weights, alignments)
+    return found
+
+
+def _bleu_tokens(config: ConfigDict) -> tuple[str, Callable[[str], list[str]]] | None:
+    """The tokens that `bleu` is counted on, by name; None for sacreBLEU's own."""
+    name = config.evaluate.bleu_tokens
+    if name == "13a":
+        return None
+    if name not in SPLITS:
+        raise UserError(f"config.evaluate.bleu_tokens={name!r}: choose one of 13a, {', '.join(SPLITS)}.")
+    return name, SPLITS[name](config.data.languages[1])
+
+
+def translate(
+    programs: Translator, variables: Variables, corpus: Corpus, texts: Sequence[str], data: DataConfig
+) -> list[list[int]]:
+    """Greedy translations, as ids without end or padding, in the order of the texts."""
+    sources = Sentences.join(encode(corpus.source, text, data) for text in texts)
+    batches = in_order(make_buckets(sources, sources, data.buckets, data.batch_tokens))
+    rows = gather_rows(lambda batch: programs.translate(variables, batch["source"]), batches)
+    return [until_end(row) for row in rows]
+
+
+def attention(
+    programs: Translator, variables: Variables, source: Sentences, target: Sentences, data: DataConfig
+) -> list[np.ndarray]:
+    """Attention weights of every pair, teacher forced: `[target words, source words]`, ends included."""
+    batches = in_order(make_buckets(source, target, data.buckets, data.batch_tokens))
+    rows = gather_rows(lambda batch: programs.weights(variables, batch["source"], batch["target"]), batches)
+    return [row[:t, :s] for row, t, s in zip(rows, target.lengths, source.lengths, strict=True)]
+
+
+def encode(tokenizer: Tokenizer, text: str, data: DataConfig) -> list[int]:
+    """A sentence's ids with its end, cut to what the model takes."""
+    return with_end(tokenizer.encode(text), data.max_length)
+
+
+def _attending_layers(model: nn.Module) -> int:
+    """How many decoder layers attend to the source."""
+    tokens, lengths = jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32)
+    found: Any = jax.eval_shape(
+        lambda key: model.init_with_output(key, tokens, lengths, tokens, method="attention")[0], jax.random.key(0)
+    )
+    return found["cross"].shape[1] if "cross" in found else 0
+
+
+def _dtype(config: ConfigDict, name: str) -> jnp.dtype:
+    if config.precision[name] not in ("float32", "bfloat16"):
+        raise UserError(f"config.precision.{name}={config.precision[name]!r}: choose float32 or bfloat16.")
+    return jnp.dtype(config.precision[name])
+
+
+def _lengths(tokens):
+    return jnp.sum(tokens != PAD, axis=-1)
+
+
+def _shifted(target):
+    return jnp.concatenate([jnp.full_like(target[:, :1], BOS), target[:, :-1]], axis=1)
