@@ -2,7 +2,20 @@
 
 import pytest
 
-from attention_jax.data.tokenizers import EOS, PAD, SPECIALS, UNK, WordTokenizer, split_words, until_end
+from attention_jax.data.tokenizers import (
+    EOS,
+    PAD,
+    SPECIALS,
+    SUBWORDS,
+    UNK,
+    SubwordTokenizer,
+    WordTokenizer,
+    load_tokenizer,
+    spacy_words,
+    split_words,
+    train_tokenizer,
+    until_end,
+)
 from attention_jax.errors import UserError
 
 TEXTS = ["Go .", "Go away!", "Va\u202f!", "I'm home, now."]
@@ -62,3 +75,44 @@ def test_a_vocabulary_without_room_for_words_is_refused(vocabulary):
 def test_a_vocabulary_of_nothing_but_unknown_is_refused():
     with pytest.raises(UserError, match=r"no word is seen 9 times.*--config.data.min_count"):
         WordTokenizer.train(TEXTS, min_count=9, vocabulary=100)
+
+
+LINES = [
+    f"{who} {verb} the {what}." for who in ("Ann", "Bob") for verb in ("sees", "seeks") for what in ("sea", "seal")
+]
+
+
+@pytest.mark.parametrize("kind", SUBWORDS)
+def test_pieces_make_any_text_of_known_letters_and_come_back_from_their_file(kind, tmp_path):
+    tokenizer = train_tokenizer(kind, LINES, "en", min_count=1, vocabulary=40)
+    assert tokenizer.size <= 40
+    assert tokenizer.words(range(4)) == list(SPECIALS)
+    ids = tokenizer.encode("Bob\u202fsees the ann.")
+    assert UNK not in ids
+    assert tokenizer.decode([*ids, EOS, PAD, *ids]) == "bob sees the ann."
+    assert UNK in tokenizer.encode("zürich")
+    tokenizer.save(tmp_path / "v")
+    again = load_tokenizer(kind, tmp_path / "v", "en")
+    assert again.encode("Bob sees the ann.") == ids
+
+
+def test_the_same_texts_give_the_same_pieces():
+    models = [SubwordTokenizer.train(LINES, "bpe", 40)._model for _ in range(2)]
+    assert models[0] == models[1]
+
+
+def test_a_vocabulary_that_pieces_cannot_fill_is_refused_by_its_key():
+    with pytest.raises(UserError, match="config.data.vocabulary=4000: .*too high"):
+        SubwordTokenizer.train(LINES, "bpe", 4000)
+
+
+def test_spacys_rules_split_as_the_published_protocol_does():
+    pytest.importorskip("spacy", reason="spaCy is optional")
+    words = spacy_words("en")
+    assert words("A man's dog doesn't bark.") == ["a", "man", "'s", "dog", "does", "n't", "bark", "."]
+    assert words("a <unk> man.") == ["a", "<unk>", "man", "."]
+    tokenizer = WordTokenizer.train(["Two men's hats, here."], 1, 100, words)
+    text = "two men's hats, here."
+    assert words(tokenizer.decode(tokenizer.encode(text))) == words(text)
+    with pytest.raises(UserError, match="spaCy has no rules for 'xx1'"):
+        spacy_words("xx1")

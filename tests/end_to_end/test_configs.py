@@ -1,4 +1,4 @@
-"""Every config is built and run for three steps, and every key of it is read."""
+"""Every model and every corpus of the configs is run for three steps, every pair built, and every key read."""
 
 import json
 import time
@@ -13,8 +13,11 @@ from attention_jax.data.grammar import sentence_pairs
 from attention_jax.runs.folder import flatten
 from attention_jax.runs.modes import MODES, Request
 from configs import kernel_regression, nmt
+from experiments._translator import build, init
 
-TRANSLATION = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
+TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
+TRANSLATION = list(dict.fromkeys(TRANSLATION))
+PAIRS = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
 VARIANTS = [("kernel_regression", variant) for variant in kernel_regression.DATA] + [("nmt", v) for v in TRANSLATION]
 FILES = {"kernel_regression": kernel_regression, "nmt": nmt}
 LARGE = 20_000_000
@@ -28,12 +31,17 @@ def short(name, variant, tmp_path):
         return config
     pairs = list(sentence_pairs(1, 900))
     (tmp_path / "pairs.txt").write_text("".join(f"{p.source}\t{p.target}\n" for p in pairs), encoding="utf-8")
-    for language, side in (("en", "source"), ("fr", "target")):
-        text = "".join(f"{getattr(pair, side)}\n" for pair in pairs)
-        (tmp_path / f"pairs.{language}").write_text(text, encoding="utf-8")
-    if config.data.source != "embedded":
-        config.data.path = str(tmp_path / ("pairs" if config.data.source == "parallel" else "pairs.txt"))
-    config.data.validation, config.data.test = 50, min(config.data.test, 50)
+    data = config.data
+    files = {"pairs": pairs, data.train_path: pairs, data.validation_path: pairs[:50], data.test_path: pairs[50:100]}
+    for file, chosen in files.items():
+        for language, side in zip(data.languages, ("source", "target"), strict=True):
+            text = "".join(f"{getattr(pair, side)}\n" for pair in chosen)
+            (tmp_path / f"{file}.{language}").write_text(text, encoding="utf-8")
+    if data.source != "embedded":
+        data.path = str(tmp_path / ("" if data.train_path else "pairs" if data.source == "parallel" else "pairs.txt"))
+    data.validation, data.test = 50, min(data.test, 50)
+    data.buckets = data.buckets[-1:]
+    config.evaluate.examples = 1
     config.train.steps = config.train.evaluate_every = 3
     return config
 
@@ -45,6 +53,8 @@ def run(config, workdir, mode="train"):
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_a_config_runs_and_every_key_of_it_is_read(name, variant, tmp_path, monkeypatch, capsys):
+    if "multi30k" in variant:
+        pytest.importorskip("spacy", reason="spaCy is optional")
     config = short(name, variant, tmp_path)
     description = experiments.load(name).describe(config)
     if sum(leaf.size for leaf in jax.tree.leaves(description.parameters)) > LARGE:
@@ -76,6 +86,13 @@ def leaves(config, prefix=""):
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", config
+
+
+@pytest.mark.parametrize("variant", PAIRS)
+def test_every_model_is_built_for_every_corpus(variant):
+    config = nmt.get_config(variant)
+    model = build(config, config.data.vocabulary, config.data.vocabulary)
+    assert jax.tree.leaves(jax.eval_shape(lambda: init(model, jax.random.key(0))))
 
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attention_jax.evaluation.alignment import agreement, monotonicity
+from attention_jax.evaluation.alignment import agreement, alignment_error_rate, coverage, entropy, monotonicity
 
 DIAGONAL, REVERSED = np.eye(4), np.eye(4)[::-1]
 
@@ -22,3 +22,21 @@ def test_monotonicity_is_the_share_of_steps_that_do_not_go_back():
     assert monotonicity([DIAGONAL]) == 1
     assert monotonicity([REVERSED]) == 0
     assert monotonicity([np.eye(3)[[0, 0, 2]], np.eye(3)[[2, 0, 1]]]) == 0.75
+
+
+def test_the_alignment_error_rate_counts_links_that_are_missing_and_links_that_are_wrong():
+    truth = [[0], [1], [2, 3], [3]]
+    assert alignment_error_rate([DIAGONAL], [[[0], [1], [2], [3]]]) == 0
+    assert alignment_error_rate([DIAGONAL], [truth]) == 1 - 2 * 4 / (4 + 5)
+    assert alignment_error_rate([REVERSED], [truth]) == 1
+    assert alignment_error_rate([DIAGONAL], [[[0], [], [0], []]]) == 1 - 2 * 1 / (2 + 2)
+
+
+def test_coverage_is_the_share_of_source_words_that_are_looked_at():
+    assert coverage([DIAGONAL]) == 1
+    assert coverage([np.eye(4)[[0, 0, 0, 0]], DIAGONAL]) == 0.625
+
+
+def test_entropy_is_zero_for_one_word_and_the_logarithm_for_all_alike():
+    assert entropy([DIAGONAL]) == 0
+    np.testing.assert_allclose(entropy([np.full((3, 5), 0.2)]), np.log(5))

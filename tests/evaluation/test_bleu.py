@@ -3,9 +3,10 @@
 import math
 
 import pytest
-from sacrebleu import corpus_bleu
+from sacrebleu import corpus_bleu, corpus_chrf
 
-from attention_jax.evaluation.bleu import book_bleu, sacre_bleu
+from attention_jax.evaluation.bleu import book_bleu, chrf, sacre_bleu
+from attention_jax.evaluation.translation import bleu_by_length, score_translations
 
 
 def test_corpus_bleu_is_sacrebleus_with_case_ignored():
@@ -33,3 +34,41 @@ def test_the_books_score_is_its_formula():
     assert book_bleu(list("ab"), list("abcd")) == pytest.approx(math.exp(-1))
     assert book_bleu(["a"], ["a"]) == 1  # no bigram to count
     assert book_bleu([], ["a"]) == 0
+
+
+HYPOTHESES, REFERENCES = (
+    ["The cat sat on the mat .", "Hello there big world !"],
+    ["the cat sat on a mat.", "Hello world!"],
+)
+
+
+def test_chrf_is_sacrebleus_with_case_ignored():
+    score, signature = chrf(HYPOTHESES, [[r] for r in REFERENCES])
+    lower = ["".join(text.lower()) for text in HYPOTHESES], [[text.lower() for text in REFERENCES]]
+    assert score == pytest.approx(corpus_chrf(*lower).score)
+    assert "case:lc" in signature
+
+
+def test_bleu_over_other_tokens_says_so_and_leaves_13a_beside_it():
+    references = [[r] for r in REFERENCES]
+    plain = score_translations(HYPOTHESES, references)
+    assert plain["bleu"] == plain["bleu_13a"]
+    assert "tok:13a" in plain["bleu_signature"]
+    letters = score_translations(HYPOTHESES, references, ("letters", list))
+    expected = corpus_bleu(
+        [" ".join(text.lower()) for text in HYPOTHESES],
+        [[" ".join(text.lower()) for text in REFERENCES]],
+        tokenize="none",
+    )
+    assert letters["bleu"] == pytest.approx(expected.score)
+    assert "tok:letters" in letters["bleu_signature"]
+    assert letters["bleu_13a"] == plain["bleu_13a"]
+
+
+def test_bleu_by_length_puts_every_sentence_in_one_group():
+    texts = ["a b c d e f g h"[: 2 * n - 1] for n in (4, 5, 6, 7, 8, 8, 4, 5)]
+    lengths = [len(text.split()) for text in texts]
+    found = bleu_by_length(lengths, texts, [[text] for text in texts], groups=3)
+    edges = [tuple(map(int, name.split("-"))) for name in found]
+    assert sum(low <= length <= high for low, high in edges for length in lengths) == len(texts)
+    assert list(found.values()) == pytest.approx([100] * len(found))

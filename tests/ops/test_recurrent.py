@@ -1,39 +1,58 @@
-"""The recurrent unit: any batch axes, padding, refusals (its equations are tested with the models)."""
+"""Recurrent cells: the LSTM's equations (the GRU's are tested with Bahdanau's model), batch axes, padding, refusals."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.ops.recurrent import GRUWeights, gru
+from attention_jax.ops.recurrent import CELLS, CellWeights, recurrent
 
 KEYS = jax.random.split(jax.random.key(0), 5)
-WEIGHTS = GRUWeights(*(jax.random.normal(k, s) for k, s in zip(KEYS, ((3, 12), (4, 12), (12,), (4,)), strict=False)))
+WEIGHTS = {
+    "gru": CellWeights(*(jax.random.normal(k, s) for k, s in zip(KEYS, ((3, 12), (4, 12), (12,), (4,)), strict=False))),
+    "lstm": CellWeights(*(jax.random.normal(k, s) for k, s in zip(KEYS, ((3, 16), (4, 16), (16,)), strict=False))),
+}
 X = jax.random.normal(KEYS[4], (2, 3, 5, 3))
 VALID = jnp.ones((2, 3, 5), bool)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_any_number_of_batch_axes(reverse):
-    states, last = gru(X, VALID, WEIGHTS, reverse)
-    assert states.shape == (2, 3, 5, 4)
-    alone, last_alone = gru(X[1, 2], VALID[1, 2], WEIGHTS, reverse)
-    np.testing.assert_allclose(states[1, 2], alone, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(last[1, 2], last_alone, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(last, states[..., 0 if reverse else -1, :])
+def test_an_lstm_is_its_equations():
+    w_i, w_h, bias, _ = (None if w is None else np.asarray(w, np.float64) for w in WEIGHTS["lstm"])
+    h, c = np.zeros(4), np.zeros(4)
+    for x in np.asarray(X[1, 2], np.float64):
+        i, f, g, o = np.split(x @ w_i + h @ w_h + bias, 4)
+        c = c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+        h = np.tanh(c) / (1 + np.exp(-o))
+    _, last = recurrent("lstm", X, VALID, WEIGHTS["lstm"])
+    np.testing.assert_allclose(last[0][1, 2], h, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(last[1][1, 2], c, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("reverse", [False, True])
-def test_padding_changes_nothing(reverse):
+def test_any_number_of_batch_axes(cell, reverse):
+    outputs, last = recurrent(cell, X, VALID, WEIGHTS[cell], reverse)
+    assert outputs.shape == (2, 3, 5, 4)
+    alone, last_alone = recurrent(cell, X[1, 2], VALID[1, 2], WEIGHTS[cell], reverse)
+    np.testing.assert_allclose(outputs[1, 2], alone, rtol=1e-5, atol=1e-6)
+    for part, part_alone in zip(last, last_alone, strict=True):
+        np.testing.assert_allclose(part[1, 2], part_alone, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(last[0], outputs[..., 0 if reverse else -1, :])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_padding_changes_nothing(cell, reverse):
     valid = VALID.at[..., 3:].set(False)
-    states, last = gru(X, valid, WEIGHTS, reverse)
-    short, last_short = gru(X[..., :3, :], VALID[..., :3], WEIGHTS, reverse)
-    np.testing.assert_allclose(states[..., :3, :], short, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(last, last_short, rtol=1e-5, atol=1e-6)
+    outputs, last = recurrent(cell, X, valid, WEIGHTS[cell], reverse)
+    short, last_short = recurrent(cell, X[..., :3, :], VALID[..., :3], WEIGHTS[cell], reverse)
+    np.testing.assert_allclose(outputs[..., :3, :], short, rtol=1e-5, atol=1e-6)
+    for part, part_short in zip(last, last_short, strict=True):
+        np.testing.assert_allclose(part, part_short, rtol=1e-5, atol=1e-6)
 
 
 def test_misfits_are_refused_by_name_and_shape():
     with pytest.raises(ValueError, match=r"w_i has shape \(3, 12\), needs \(2, 12\): x is \(2, 3, 5, 2\)"):
-        gru(X[..., :2], VALID, WEIGHTS)
+        recurrent("gru", X[..., :2], VALID, WEIGHTS["gru"])
     with pytest.raises(ValueError, match=r"valid has shape \(2, 3, 4\), needs \(2, 3, 5\)"):
-        gru(X, VALID[..., 1:], WEIGHTS)
+        recurrent("gru", X, VALID[..., 1:], WEIGHTS["gru"])

@@ -7,7 +7,7 @@ import pytest
 from jax.test_util import check_grads
 
 from attention_jax.ops.masking import masked_softmax
-from attention_jax.ops.scoring import SCORES, additive, bilinear, concat, cosine, dot, gaussian, scaled_dot
+from attention_jax.ops.scoring import SCORES, additive, bilinear, concat, cosine, dot, gaussian, location, scaled_dot
 
 DQ, DK, HIDDEN = 4, 6, 5
 ORACLES = {
@@ -18,6 +18,7 @@ ORACLES = {
     "concat": lambda q, k, w, w_v: np.tanh(np.concatenate([q, k]) @ w) @ w_v,
     "gaussian": lambda q, k: -np.sum((q - k) ** 2) / 2,
     "cosine": lambda q, k: q @ k / (np.linalg.norm(q) * np.linalg.norm(k)),
+    "zero": lambda q, k: 0.0,
 }
 TWO_SIZES = {"bilinear", "additive", "concat"}
 
@@ -136,3 +137,20 @@ def test_a_width_or_temperature_is_one_number():
 def test_batch_axes_that_do_not_broadcast_are_refused():
     with pytest.raises(ValueError, match=r"query \(2, 5, 4\) and key \(3, 7, 4\) have batch axes"):
         dot(jnp.ones((2, 5, 4)), jnp.ones((3, 7, 4)))
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_score_in_two_halves_is_the_score(name):
+    query, key, params = inputs(name)
+    halves = SCORES[name].projected(DQ, *params)
+    q, k = (x if w is None else x @ w for x, w in ((query, halves.w_q), (key, halves.w_k)))
+    expected = SCORES[name].apply(query, key, *params)
+    np.testing.assert_allclose(halves.apply(q, k, *halves.params), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_location_score_is_a_product_with_the_query_alone():
+    query, _, _ = inputs("dot")
+    w = jax.random.normal(jax.random.key(5), (DQ, 9))
+    np.testing.assert_allclose(location(query, w, 7), np.asarray(query) @ np.asarray(w)[:, :7], rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"there are 10 keys, and w \(4, 9\) has places for 9"):
+        location(query, w, 10)

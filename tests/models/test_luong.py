@@ -1,0 +1,148 @@
+"""Luong's model is its equations, one number at a time in float64, for every score and span."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import gru_oracle, sigmoid
+
+from attention_jax.models.luong import Luong
+
+KINDS = {
+    "dot": {"score": "dot", "bidirectional": False},
+    "general": {"score": "bilinear"},
+    "concat": {"score": "concat", "input_feeding": False},
+    "location": {"score": "location"},
+    "local-m": {"score": "bilinear", "span": "local_m"},
+    "local-p": {"score": "concat", "span": "local_p"},
+}
+DEFAULTS = {
+    "source_vocabulary": 11,
+    "target_vocabulary": 13,
+    "embedding": 6,
+    "hidden": 8,
+    "layers": 1,
+    "cell": "gru",
+    "bidirectional": True,
+    "span": "global",
+    "window": 2,
+    "max_source": 9,
+    "input_feeding": True,
+    "dropout_sites": (),
+}
+SOURCE = jnp.array([[4, 5, 6, 7, 8, 9, 2], [8, 9, 2, 0, 0, 0, 0]])
+LENGTHS = jnp.array([7, 3])
+INPUTS = jnp.array([[1, 4, 5, 6, 7, 8], [1, 7, 8, 2, 0, 0]])
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def model(request):
+    model = Luong(**DEFAULTS | KINDS[request.param])
+    variables = jax.jit(model.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
+    noise = iter(jax.random.split(jax.random.key(1), 100))
+    return model, jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables)
+
+
+def encoded(model, p, source):
+    runs = []
+    for direction in ("forward", "backward")[: 2 if model.bidirectional else 1]:
+        h, states = np.zeros(model.hidden), []
+        for word in source if direction == "forward" else source[::-1]:
+            h = gru_oracle(p["source_embedding"]["embedding"][word], h, p["encoder"][f"layer_0_{direction}"])
+            states.append(h)
+        runs.append((states if direction == "forward" else states[::-1], h))
+    memory = np.array([np.concatenate(both) for both in zip(*(states for states, _ in runs), strict=True)])
+    final = np.concatenate([h for _, h in runs])
+    if model.bidirectional:
+        final = np.tanh(final @ p["bridge_0"]["kernel"] + p["bridge_0"]["bias"])
+    return memory, final
+
+
+def score(model, p, h, s, place):
+    if model.score == "dot":
+        return h @ s
+    if model.score == "bilinear":
+        return h @ p["matrix"] @ s
+    if model.score == "concat":
+        return np.tanh(np.concatenate([h, s]) @ p["w"]) @ p["w_v"]
+    return h @ p["w"][:, place]
+
+
+def aligned(model, p, h, memory, t):
+    """The weights of one target word, by the paper's section 3.2 and one loop over source words."""
+    centre = {"global": 0, "local_m": t}.get(model.span)
+    if model.span == "local_p":
+        centre = len(memory) * sigmoid(np.tanh(h @ p["w_p"]) @ p["v_p"])
+    weights = np.zeros(len(memory))
+    for place, s in enumerate(memory):
+        if model.span == "global" or abs(place - centre) <= model.window:
+            weights[place] = np.exp(score(model, p, h, s, place))
+    if weights.sum() > 0:
+        weights /= weights.sum()
+    if model.span == "local_p":
+        sigma = model.window / 2
+        weights *= [np.exp(-((place - centre) ** 2) / (2 * sigma**2)) for place in range(len(memory))]
+    return weights
+
+
+def oracle(model, variables, source, inputs):
+    p = jax.tree.map(lambda a: np.asarray(a, np.float64), variables["params"])
+    memory, h = encoded(model, p, source)
+    attentional, logits, found = np.zeros(model.hidden), [], []
+    for t, word in enumerate(inputs):
+        x = p["target_embedding"]["embedding"][word]
+        h = gru_oracle(np.concatenate([x, attentional]) if model.input_feeding else x, h, p["decoder_0"])
+        weights = aligned(model, p, h, memory, t)
+        attentional = np.tanh(np.concatenate([weights @ memory, h]) @ p["w_c"])
+        logits.append(attentional @ p["logits"]["kernel"] + p["logits"]["bias"])
+        found.append(weights)
+    return np.stack(logits), np.stack(found)
+
+
+def test_the_model_is_its_equations(model):
+    module, variables = model
+    logits = module.apply(variables, SOURCE, LENGTHS, INPUTS)
+    weights = module.apply(variables, SOURCE, LENGTHS, INPUTS, method="attention")["cross"]
+    for row, length in enumerate(LENGTHS):
+        expected = oracle(*model, np.asarray(SOURCE[row, :length]), np.asarray(INPUTS[row]))
+        np.testing.assert_allclose(logits[row], expected[0], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(weights[row, 0, 0, :, :length], expected[1], rtol=1e-3, atol=1e-5)
+        np.testing.assert_array_equal(weights[row, ..., length:], 0)
+
+
+def test_the_gradient_reaches_the_predicted_centre_and_is_that_of_finite_differences():
+    module = Luong(**DEFAULTS | KINDS["local-p"])
+    variables = jax.jit(module.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
+
+    @jax.jit
+    def total(v_p):
+        params = {**variables["params"], "v_p": v_p}
+        return jnp.sum(module.apply({"params": params}, SOURCE[:1], LENGTHS[:1], INPUTS[:1]) ** 2)
+
+    v_p = variables["params"]["v_p"]
+    gradient = jax.grad(total)(v_p)
+    assert np.abs(gradient).max() > 1e-3
+    step = 1e-2 * gradient / jnp.linalg.norm(gradient)
+    slope = (total(v_p + step) - total(v_p - step)) / (2 * 1e-2)
+    np.testing.assert_allclose(slope, jnp.linalg.norm(gradient), rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"score": "additive"}, "score='additive': choose one of dot, bilinear, concat, location"),
+        ({"score": "dot", "span": "near"}, "span='near': choose one of global, local_m, local_p"),
+        ({"score": "dot"}, "score='dot': compares equal sizes, and bidirectional=True doubles the memory's"),
+        ({"score": "location", "span": "local_p"}, "the location score is for span='global'"),
+        ({"score": "bilinear", "window": 0}, "window=0: needs 1 or more"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_name(changed, message):
+    with pytest.raises(ValueError, match=message):
+        Luong(**DEFAULTS | changed)
+
+
+def test_more_words_than_the_location_score_has_room_for_are_refused():
+    module = Luong(**DEFAULTS | KINDS["location"] | {"max_source": 5})
+    with pytest.raises(ValueError, match=r"there are 7 keys, and w \(8, 5\) has places for 5"):
+        module.init(jax.random.key(0), SOURCE, LENGTHS, INPUTS)

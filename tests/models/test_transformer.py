@@ -1,0 +1,105 @@
+"""The Transformer: its parameter count in closed form, grouped heads, shared embeddings, batch norm."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.models.transformer import Transformer
+from attention_jax.ops.dropout import Dropout
+from configs.nmt import MODELS
+
+SOURCE = jnp.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0]])
+LENGTHS = jnp.array([5, 3])
+INPUTS = jnp.array([[1, 4, 5, 6], [1, 7, 8, 0]])
+TINY = MODELS["transformer_book"]["kwargs"] | {"width": 8, "feed_forward": 16, "shared": "target"}
+
+
+def make(**more):
+    module = Transformer(source_vocabulary=11, target_vocabulary=13, **TINY | more)
+    return module, jax.jit(module.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
+
+
+def closed_form(kwargs, vocabulary):
+    """Projections without biases, feed-forward layers with them, two numbers a feature of every norm."""
+    d, f = kwargs["width"], kwargs["feed_forward"]
+    attention, feed, norm = 4 * d * d, 2 * d * f + d + f, 2 * d
+    encoder = kwargs["encoder_layers"] * (attention + feed + 2 * norm)
+    decoder = kwargs["decoder_layers"] * (2 * attention + feed + 3 * norm)
+    ends = 2 * norm if kwargs["norm_first"] else 0
+    embeddings = {"all": 1, "target": 2, "none": 3}[kwargs["shared"]] * vocabulary * d
+    return encoder + decoder + ends + embeddings + (vocabulary if kwargs["shared"] == "none" else 0)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("transformer")])
+def test_parameters_are_those_of_the_closed_form(name):
+    kwargs = MODELS[name]["kwargs"]
+    module = Transformer(source_vocabulary=37000, target_vocabulary=37000, **kwargs)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), SOURCE, LENGTHS, INPUTS)
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == closed_form(kwargs, 37000)
+
+
+@pytest.mark.parametrize(("name", "published"), [("transformer_base", 65e6), ("transformer_big", 213e6)])
+def test_the_papers_models_have_the_papers_size(name, published):
+    assert abs(closed_form(MODELS[name]["kwargs"], 37000) / published - 1) < 0.04
+
+
+def test_grouped_heads_are_full_heads_that_share_keys_and_values():
+    grouped, variables = make(kv_heads=2)
+    full = Transformer(source_vocabulary=11, target_vocabulary=13, **TINY)
+
+    def spread(path, leaf):
+        if path[-1].key not in ("key", "value"):
+            return leaf
+        return jnp.repeat(leaf.reshape(8, 2, 2), 2, axis=1).reshape(8, 8)
+
+    spread_out = jax.tree_util.tree_map_with_path(spread, variables)
+    np.testing.assert_allclose(
+        grouped.apply(variables, SOURCE, LENGTHS, INPUTS),
+        full.apply(spread_out, SOURCE, LENGTHS, INPUTS),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_without_positions_the_encoder_does_not_see_the_order_of_words():
+    module, variables = make(encoding="none")
+    swapped = SOURCE.at[0].set(SOURCE[0, jnp.array([3, 1, 0, 4, 2])])
+    logits = [module.apply(variables, source, LENGTHS, INPUTS) for source in (SOURCE, swapped)]
+    np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
+
+
+def test_shared_embeddings_are_one_matrix():
+    module = Transformer(source_vocabulary=13, target_vocabulary=13, **TINY | {"shared": "all"})
+    variables = jax.jit(module.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
+    matrices = [leaf for leaf in jax.tree.leaves(variables) if 13 in leaf.shape]
+    assert [leaf.shape for leaf in matrices] == [(13, 8)]
+
+
+def test_batch_norm_learns_its_moments_in_training_and_uses_them_afterwards():
+    module, variables = make(norm="batch")
+    _, changed = module.apply(
+        variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(1), 0.1), mutable=["batch_stats"]
+    )
+    before, after = variables["batch_stats"], changed["batch_stats"]
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), before, after)
+    assert all(jax.tree.leaves(moved))
+    a = module.apply(variables, SOURCE, LENGTHS, INPUTS)
+    b = module.apply({**variables, **changed}, SOURCE, LENGTHS, INPUTS)
+    assert not np.allclose(a, b)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"heads": 3}, "heads=3 must divide width=8"),
+        ({"kv_heads": 3}, "kv_heads=3 must divide heads"),
+        ({"width": 9, "heads": 3, "kv_heads": 3}, "width=9: encoding='sinusoidal' needs an even one"),
+        ({"shared": "all"}, "there are 11 and 13 entries: set data.joint_vocabulary=True"),
+        ({"norm": "group"}, "norm='group': choose one of layer, rms, batch"),
+        ({"encoder_layers": 0}, "encoder_layers=0: needs 1 or more"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(changed, message):
+    with pytest.raises(ValueError, match=message):
+        Transformer(source_vocabulary=11, target_vocabulary=13, **TINY | changed)

@@ -1,0 +1,141 @@
+"""What holds of every translator: its cache, its indifference to padding and batch, causality, populations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.models import TRANSLATORS
+from attention_jax.ops.dropout import Dropout
+from configs.nmt import MODELS
+
+SOURCE = jnp.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0], [2, 0, 0, 0, 0]])
+LENGTHS = jnp.array([5, 3, 1])
+INPUTS = jnp.array([[1, 4, 5, 6], [1, 7, 8, 2], [1, 9, 0, 0]])
+SIZES = {
+    "embedding": 6,
+    "hidden": 8,
+    "layers": 2,
+    "window": 1,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "width": 8,
+    "heads": 4,
+    "kv_heads": 4,
+    "feed_forward": 16,
+}
+OPTIONS = {
+    "luong_general, no feeding, lstm": ("luong_general", {"input_feeding": False, "cell": "lstm"}),
+    "bahdanau, lstm": ("bahdanau", {"cell": "lstm"}),
+    "transformer, grouped": ("transformer_small", {"kv_heads": 2, "qk_norm": True, "gated": True}),
+    "transformer, multi-query": ("transformer_book", {"kv_heads": 1, "norm": "rms"}),
+    "transformer, batch norm": ("transformer_small", {"norm": "batch"}),
+    "transformer, no positions": ("transformer_tiny", {"encoding": "none", "shared": "none"}),
+}
+SAME = ("transformer_base", "transformer_big")  # at these sizes transformer_tiny
+NAMES = [name for name in (*MODELS, *OPTIONS) if name not in SAME]
+
+
+def build(name, **more):
+    base, options = OPTIONS.get(name, (name, {}))
+    kwargs = MODELS[base]["kwargs"]
+    kwargs = kwargs | {key: size for key, size in SIZES.items() if key in kwargs} | options | more
+    target = 11 if kwargs.get("shared") == "all" else 13
+    return TRANSLATORS[MODELS[base]["name"]](source_vocabulary=11, target_vocabulary=target, **kwargs)
+
+
+@pytest.fixture(params=NAMES, scope="module")
+def model(request):
+    module = build(request.param)
+    variables = fresh(module, jax.random.key(0))
+    noise = iter(jax.random.split(jax.random.key(1), 200))  # biases that start at zero would hide mistakes
+    params = jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables["params"])
+    return module, {**variables, "params": params}
+
+
+def fresh(module, key):
+    return jax.jit(module.init)(key, SOURCE, LENGTHS, INPUTS)
+
+
+def logits_of(model, source=SOURCE, lengths=LENGTHS, inputs=INPUTS):
+    module, variables = model
+    return jax.jit(module.apply)(variables, source, lengths, inputs)
+
+
+def agree(a, b):
+    np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
+
+
+def test_cached_steps_agree_with_teacher_forcing(model):
+    module, variables = model
+    memory = module.apply(variables, SOURCE, LENGTHS, method="encode")
+    cache = module.apply(variables, memory, 7, method="init_cache")
+    step = jax.jit(lambda tokens, cache: module.apply(variables, tokens, cache, method="step"))
+    for t in range(INPUTS.shape[1]):
+        np.testing.assert_array_equal(cache.cursor, t)
+        logits, cache = step(INPUTS[:, t], cache)
+        agree(logits, logits_of(model)[:, t])
+
+
+def test_a_sentence_does_not_depend_on_its_padding_or_its_neighbours(model):
+    whole = logits_of(model)
+    agree(logits_of(model, SOURCE[1:2, :3], LENGTHS[1:2], INPUTS[1:2])[0], whole[1])
+    agree(logits_of(model, jnp.pad(SOURCE, ((0, 0), (0, 4)), constant_values=9)), whole)
+
+
+def test_the_decoder_cannot_see_the_future(model):
+    changed = logits_of(model, inputs=INPUTS.at[:, 2:].set(10))
+    agree(changed[:, :2], logits_of(model)[:, :2])
+    assert not np.allclose(changed[:, 2:], logits_of(model)[:, 2:], atol=1e-3)
+
+
+def test_every_kind_of_attention_is_a_distribution_over_words_that_are_there(model):
+    module, variables = model
+    for kind, weights in module.apply(variables, SOURCE, LENGTHS, INPUTS, method="attention").items():
+        keys = weights.shape[-1]
+        assert weights.shape[0] == len(SOURCE)
+        assert weights.shape[-2] == (SOURCE if kind == "encoder" else INPUTS).shape[-1]
+        total = np.asarray(weights.sum(-1))
+        assert (total <= 1 + 1e-5).all()
+        if getattr(module, "span", "global") == "global":
+            np.testing.assert_allclose(total, 1, rtol=1e-5)
+        if kind == "decoder":
+            np.testing.assert_array_equal(np.asarray(weights) * np.triu(np.ones((keys, keys)), 1), 0)
+        else:
+            beyond = jnp.arange(keys)[None, :] >= LENGTHS[:, None]
+            np.testing.assert_array_equal(weights * beyond[:, None, None, None, :], 0)
+
+
+def test_a_population_is_a_vmap_over_keys(model):
+    module, _ = model
+    keys = jax.random.split(jax.random.key(0), 3)
+    population = jax.jit(jax.vmap(lambda key: module.init(key, SOURCE, LENGTHS, INPUTS)))(keys)
+    logits = jax.jit(jax.vmap(lambda variables: module.apply(variables, SOURCE, LENGTHS, INPUTS)))(population)
+    agree(logits[1], logits_of((module, fresh(module, keys[1]))))
+
+
+def test_bfloat16_computes_in_bfloat16_with_float32_parameters(model):
+    module, variables = model
+    half = logits_of((module.clone(dtype=jnp.bfloat16), variables))
+    assert half.dtype == jnp.bfloat16
+    assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
+    full = np.asarray(logits_of(model))
+    assert np.abs(np.asarray(half, np.float32) - full).mean() < 0.05 * np.abs(full).max()
+
+
+@pytest.mark.parametrize("name", ["luong_local_p", "transformer_small"])
+def test_dropout_acts_at_each_named_site_and_at_no_other(name):
+    for site in ("embeddings", "attention"):
+        module = build(name, dropout_sites=(site,))
+        variables = fresh(module, jax.random.key(0))
+        clean = logits_of((module, variables))
+        run = jax.jit(
+            lambda rate, seed, module=module, variables=variables: module.apply(
+                variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(seed), rate)
+            )
+        )
+        agree(run(0.0, 0), clean)
+        assert not np.allclose(run(0.5, 0), clean)
+        assert not np.allclose(run(0.5, 0), run(0.5, 1))
+        silent = build(name, dropout_sites=())
+        agree(silent.apply(variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(0), 0.5)), clean)
