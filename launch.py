@@ -1,8 +1,9 @@
-"""Train, evaluate, report on or describe an experiment.
+"""Train, evaluate, report on or describe an experiment; translate with a trained model.
 
     python launch.py --config=configs/kernel_regression.py
     python launch.py --config=configs/nmt.py:bahdanau,tatoeba --config.data.path=PATH/fra.txt --workdir=runs/mine
     python launch.py --workdir=runs/mine --mode=report
+    echo "I am home." | python launch.py --workdir=runs/mine --mode=translate
 
 Any value of the config can be overridden: --config.optimizer.learning_rate=1e-3. The same command
 started again resumes an unfinished run.
@@ -37,6 +38,11 @@ ROOT = Path(__file__).resolve().parent
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: FILE.py or FILE.py:VARIANT.")
 MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do; train starts a run or resumes it.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder. Default: runs/ and the config's name.")
+INPUT = flags.DEFINE_string(
+    "input", "-", "What --mode=translate reads: a file, a sentence a line, or - (standard input)."
+)
+OUTPUT = flags.DEFINE_string("output", "-", "Where --mode=translate writes: a file, or - (standard output).")
+ATTENTION = flags.DEFINE_string("attention", "", "A page (.html) that --mode=translate draws the alignments in.")
 PROFILE = flags.DEFINE_bool("profile", False, "Write a trace of a few training steps to the run's profile/.")
 DEBUG_NANS = flags.DEFINE_bool("debug_nans", False, "Stop with a traceback where a NaN first appears (slow).")
 
@@ -49,7 +55,8 @@ def main(argv: list[str]) -> None:
     if config is None:
         raise UserError(f"{workdir}: no run here. Name an experiment with --config=configs/…")
     set_up(config.precision, debug_nans=DEBUG_NANS.value)
-    MODES[MODE.value](experiments.load(config.experiment), Request(config, workdir, STARTED, PROFILE.value))
+    request = Request(config, workdir, STARTED, PROFILE.value, INPUT.value, OUTPUT.value, ATTENTION.value)
+    MODES[MODE.value](experiments.load(config.experiment), request)
 
 
 def parse(argv: list[str]) -> list[str]:

@@ -169,6 +169,8 @@ TRAIN = {
 
 EVALUATE = {
     "bleu_tokens": "13a",  # what `bleu` counts: sacreBLEU's 13a, or words, spacy; `bleu_13a` is there always
+    "beams": 1,  # 1: greedy
+    "length_penalty": 1.0,  # of beams: 0 prefers short translations
     "alignment_layer": -1,  # the decoder layer whose attention to the source is taken for an alignment
     "examples": 6,  # sentences whose attention is drawn
     "book_sentences": (),  # sentences of the file scored by the textbook's k = 2 score, against all their references

@@ -1,7 +1,7 @@
 """A translation model with its compiled programs, and what they say of many sentences."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -12,7 +12,8 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.batching import in_order, make_buckets
 from attention_jax.data.corpus import Corpus, DataConfig, Sentences, Split
-from attention_jax.data.tokenizers import BOS, EOS, PAD, SPLITS, Tokenizer, split_words, until_end, with_end
+from attention_jax.data.tokenizers import BOS, EOS, PAD, SPLITS, Tokenizer, split_words, until_end
+from attention_jax.decoding.beam import beam_search
 from attention_jax.decoding.greedy import greedy
 from attention_jax.errors import UserError
 from attention_jax.evaluation.alignment import agreement, alignment_error_rate, coverage, entropy, monotonicity
@@ -60,17 +61,27 @@ def loss(
     return cross_entropy(logits, target, target != PAD, label_smoothing), dict(changed)
 
 
-def translator(model: nn.Module, max_length: int, alignment_layer: int) -> Translator:
-    """The model's programs: loss, greedy translation of up to `max_length` words, and attention to the source.
+def translator(model: nn.Module, config: ConfigDict) -> Translator:
+    """The model's programs: loss, translation as `config.evaluate` says, and attention to the source.
 
-    The last is the mean over the heads of the decoder layer `alignment_layer`.
+    The last is the mean over the heads of the decoder layer `alignment_layer`. A translation has up to
+    `config.data.max_length` words, or as many as a longer source.
     """
+    _bleu_tokens(config)  # refuses, before any work, what it cannot count
+    beams, alignment_layer = config.evaluate.beams, config.evaluate.alignment_layer
+    if beams < 1:
+        raise UserError(f"config.evaluate.beams={beams}: needs 1 or more.")
+    search = functools.partial(beam_search, beams=beams, length_penalty=config.evaluate.length_penalty)
 
     def translate(variables, source):
-        memory = model.apply(variables, source, _lengths(source), method="encode")
-        cache = model.apply(variables, memory, max_length, method="init_cache")
-        step = functools.partial(model.apply, variables, method="step")
-        return greedy(step, cache, _lengths(source) == 0, max_length, bos=BOS, eos=EOS, pad=PAD)
+        lengths, longest = _lengths(source), max(config.data.max_length, source.shape[-1])
+        memory = model.apply(variables, source, lengths, method="encode")
+        cache: Any = model.apply(variables, memory, longest, method="init_cache")
+        step: Any = functools.partial(model.apply, variables, method="step")
+        ends = {"bos": BOS, "eos": EOS, "pad": PAD}
+        if beams == 1:
+            return greedy(step, cache, lengths == 0, longest, **ends)
+        return search(step, cache, lengths == 0, longest, **ends).tokens[:, 0]
 
     def weights(variables, source, target):
         found: Any = model.apply(variables, source, _lengths(source), _shifted(target), method="attention")
@@ -93,7 +104,8 @@ def measure_split(
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
     pairs = in_order(make_buckets(split.source, split.target, data.buckets, data.batch_tokens))
     words = sum(len(split_words(text)) + 1 for group in references for text in group)
-    hypotheses = [corpus.target.decode(ids) for ids in translate(programs, variables, corpus, sources, data)]
+    asked = encode(corpus.source, sources, data.max_length)
+    hypotheses = [corpus.target.decode(ids) for ids in translate(programs, variables, asked, data)]
     return {
         **losses(functools.partial(programs.loss, variables), pairs, words),
         **score_translations(hypotheses, references, _bleu_tokens(config)),
@@ -110,7 +122,7 @@ def _alignment(weights: Sequence[np.ndarray], split: Split) -> dict[str, float]:
     """How attention aligns words, ends left out; against the true alignments where the corpus has them."""
     weights = [matrix[:-1] for matrix in weights]
     found = {"monotonicity": monotonicity(weights), "coverage": coverage(weights), "entropy": entropy(weights)}
-    alignments = [reference.alignment[:-1] for reference in split.references if reference.alignment is not None]
+    alignments = [reference.alignment for reference in split.references if reference.alignment is not None]
     if [len(alignment) for alignment in alignments] == [len(matrix) for matrix in weights]:
         found["alignment_agreement"] = agreement(weights, alignments)
         found["alignment_error_rate"] = alignment_error_rate(weights, alignments)
@@ -127,12 +139,9 @@ def _bleu_tokens(config: ConfigDict) -> tuple[str, Callable[[str], list[str]]] |
     return name, SPLITS[name](config.data.languages[1])
 
 
-def translate(
-    programs: Translator, variables: Variables, corpus: Corpus, texts: Sequence[str], data: DataConfig
-) -> list[list[int]]:
-    """Greedy translations, as ids without end or padding, in the order of the texts."""
-    sources = Sentences.join(encode(corpus.source, text, data) for text in texts)
-    batches = in_order(make_buckets(sources, sources, data.buckets, data.batch_tokens))
+def translate(programs: Translator, variables: Variables, sources: Sentences, data: DataConfig) -> list[list[int]]:
+    """Translations, as ids without end or padding, in the order of the sources."""
+    batches = in_order(make_buckets(sources, sources, _boundaries(data, sources), data.batch_tokens))
     rows = gather_rows(lambda batch: programs.translate(variables, batch["source"]), batches)
     return [until_end(row) for row in rows]
 
@@ -141,14 +150,22 @@ def attention(
     programs: Translator, variables: Variables, source: Sentences, target: Sentences, data: DataConfig
 ) -> list[np.ndarray]:
     """Attention weights of every pair, teacher forced: `[target words, source words]`, ends included."""
-    batches = in_order(make_buckets(source, target, data.buckets, data.batch_tokens))
+    batches = in_order(make_buckets(source, target, _boundaries(data, source, target), data.batch_tokens))
     rows = gather_rows(lambda batch: programs.weights(variables, batch["source"], batch["target"]), batches)
     return [row[:t, :s] for row, t, s in zip(rows, target.lengths, source.lengths, strict=True)]
 
 
-def encode(tokenizer: Tokenizer, text: str, data: DataConfig) -> list[int]:
-    """A sentence's ids with its end, cut to what the model takes."""
-    return with_end(tokenizer.encode(text), data.max_length)
+def encode(tokenizer: Tokenizer, texts: Iterable[str], max_length: int | None = None) -> Sentences:
+    """Each text's ids with its end, cut to `max_length` where it is given."""
+    return Sentences.join([*tokenizer.encode(text), EOS][:max_length] for text in texts)
+
+
+def _boundaries(data: DataConfig, *sides: Sentences) -> list[int]:
+    """The config's buckets, and longer ones, each twice the one before, for what does not fit them."""
+    boundaries = list(data.buckets)
+    while boundaries[-1] < max(int(side.lengths.max()) for side in sides):
+        boundaries.append(2 * boundaries[-1])
+    return boundaries
 
 
 def _attending_layers(model: nn.Module) -> int:

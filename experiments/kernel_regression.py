@@ -75,8 +75,9 @@ def describe(config: ConfigDict) -> Description:
     return Description({"log_width": learned}, _program(config), (shapes,))
 
 
-def figures(config: ConfigDict, run: Run) -> list[Figure]:
+def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     """Fits, weights, kernel shapes, and the learned width on its loss, all of the first draw."""
+    del result
     folder = run.subfolder("figures")
     problem, sample = problem_of(config), jax.tree.map(lambda a: a[0], samples(config))
     estimates, weights, titles = _panels(problem, sample)

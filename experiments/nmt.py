@@ -1,7 +1,10 @@
 """Translation: any encoder–decoder on any corpus of sentence pairs."""
 
 import functools
+import itertools
 import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import flax.linen as nn
@@ -12,14 +15,20 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.batching import Batches, Bucket, gather_on_host, make_buckets
 from attention_jax.data.corpus import Corpus, DataConfig, Sentences, load_or_import, load_references
-from attention_jax.data.tokenizers import split_words, with_end
+from attention_jax.data.tokenizers import EOS, split_words
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import summarize
 from attention_jax.evaluation.translation import book_scores
 from attention_jax.reports.figures import Figure
-from attention_jax.reports.page import Table
-from attention_jax.reports.translation import attention_figure, learning_figures, result_table, translation_table
-from attention_jax.runs.folder import Run, flatten, nested, read_config, write_whole
+from attention_jax.reports.page import Table, render
+from attention_jax.reports.translation import (
+    attention_figure,
+    learning_figures,
+    length_figure,
+    result_table,
+    translation_table,
+)
+from attention_jax.runs.folder import Run, flatten, read_config, write_whole
 from attention_jax.runs.modes import Description, Experiment
 from attention_jax.runs.training import best_variables, hyper_of, plan_of, train_members
 from attention_jax.training.cost import flops
@@ -39,6 +48,7 @@ from experiments._translator import (
 )
 
 SHOWN_TRANSLATIONS = 30
+TRANSLATED_AT_ONCE = 512  # lines
 BEST_BY = ("validation.bleu", "validation.loss", "train.loss")
 
 
@@ -107,10 +117,50 @@ def measure(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, 
         asked = [" ".join(split_words(sentence)) for sentence in config.evaluate.book_sentences]
         sentences = [sentence for sentence in asked if sentence in known]
         references = {sentence: [split_words(text) for text in known[sentence]] for sentence in sentences}
-        outputs = translate(programs, variables, corpus, sentences, data)
+        outputs = translate(programs, variables, encode(corpus.source, sentences, data.max_length), data)
         words = {sentence: corpus.target.words(ids) for sentence, ids in zip(sentences, outputs, strict=True)}
         found["book"] = book_scores(words, references)
     return found
+
+
+def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attention_page: str) -> Iterator[str]:
+    """The first seed's translation of every line, in order; an empty line stays empty.
+
+    `attention_page`, where it is not empty, is a file to draw the alignments of the first sentences in.
+    """
+    corpus, programs = open_run_of(config, run)
+    if attention_page and programs.weights is None:
+        raise UserError(f"--attention: config.model.name={config.model.name!r} has no attention to draw.")
+    variables = best_variables(config, run, functools.partial(init, programs.model))[0]
+    while block := list(itertools.islice(lines, TRANSLATED_AT_ONCE)):
+        texts = {index: text for index, text in enumerate(block) if text.strip()}
+        data = DataConfig(**config.data)
+        data = data._replace(batch_tokens=min(data.batch_tokens, max(len(texts), 1) * data.buckets[-1]))
+        sources = encode(corpus.source, texts.values())
+        outputs = translate(programs, variables, sources, data) if texts else []
+        if attention_page and texts:
+            _write_attention_page(corpus, programs, variables, sources, outputs, data, Path(attention_page))
+            attention_page = ""
+        found = dict(zip(texts, outputs, strict=True))
+        yield from (corpus.target.decode(found[index]) if index in found else "" for index in range(len(block)))
+
+
+def _write_attention_page(
+    corpus: Corpus,
+    programs: Translator,
+    variables: Variables,
+    sources: Sentences,
+    outputs,
+    data: DataConfig,
+    path: Path,
+) -> None:
+    first = Sentences.join(sources[i] for i in range(min(len(sources), SHOWN_TRANSLATIONS)))
+    with tempfile.TemporaryDirectory() as folder:
+        picture = Path(folder) / "attention.png"
+        figure = _draw_attention(corpus, programs, variables, first, outputs[: len(first)], data, picture)
+        rows = [(corpus.source.decode(first[i]), corpus.target.decode(outputs[i])) for i in range(len(first))]
+        table = Table("Translations", ("source", "translation"), rows)
+        write_whole(path, render("Attention", [table], [figure], ""))
 
 
 def describe(config: ConfigDict) -> Description:
@@ -120,12 +170,12 @@ def describe(config: ConfigDict) -> Description:
     return _description(config, model, max(data.batch_tokens // data.buckets[-1], 1), data.buckets[-1])
 
 
-def figures(config: ConfigDict, run: Run) -> list[Figure]:
-    """Learning curves, and attention on held-out sentences translated by the first seed."""
+def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
+    """Learning curves, BLEU by length, and attention on held-out sentences translated by the first seed."""
     corpus, programs = open_run_of(config, run)
     variables = best_variables(config, run, functools.partial(init, programs.model))[0]
     folder = run.subfolder("figures")
-    drawn = learning_figures(run.metrics(), folder)
+    drawn = [*learning_figures(run.metrics(), folder), length_figure(result, folder / "bleu_by_length.png")]
     if programs.weights is None:
         return drawn
     return [*drawn, _attention_figure(config, corpus, programs, variables, folder / "attention.png")]
@@ -151,7 +201,7 @@ def open_run_of(config: ConfigDict, run: Run) -> tuple[Corpus, Translator]:
     vocabularies = Path(config.train.init_from) / "data" if config.train.init_from else None
     corpus = load_or_import(run.path / "data", data, vocabularies)
     model = build(config, corpus.source.size, corpus.target.size)
-    return corpus, translator(model, data.max_length, config.evaluate.alignment_layer)
+    return corpus, translator(model, config)
 
 
 def _start_from(config: ConfigDict, programs: Translator) -> Variables | None:
@@ -167,27 +217,39 @@ def _start_from(config: ConfigDict, programs: Translator) -> Variables | None:
 
 
 def _attention_figure(config, corpus: Corpus, programs: Translator, variables: Variables, path: Path) -> Figure:
-    data = DataConfig(**config.data)
     references = corpus.splits["validation" if "validation" in corpus.splits else "train"].references
     places = np.linspace(0, len(references) - 1, config.evaluate.examples).astype(int)
-    texts = [references[place].source for place in places]
-    sources = Sentences.join(encode(corpus.source, text, data) for text in texts)
-    targets = Sentences.join(
-        with_end(ids, data.max_length) for ids in translate(programs, variables, corpus, texts, data)
-    )
+    data = DataConfig(**config.data)
+    sources = encode(corpus.source, (references[place].source for place in places), data.max_length)
+    outputs = translate(programs, variables, sources, data)
+    return _draw_attention(corpus, programs, variables, sources, outputs, data, path)
+
+
+def _draw_attention(
+    corpus: Corpus,
+    programs: Translator,
+    variables: Variables,
+    sources: Sentences,
+    outputs: Sequence[Sequence[int]],
+    data: DataConfig,
+    path: Path,
+) -> Figure:
+    """Each translation beside the source words that its words looked at."""
+    targets = Sentences.join([*ids, EOS] for ids in outputs)
     return attention_figure(
         attention(programs, variables, sources, targets, data),
-        [corpus.source.words(sources[i]) for i in range(len(texts))],
-        [corpus.target.words(targets[i]) for i in range(len(texts))],
+        [corpus.source.words(sources[i]) for i in range(len(sources))],
+        [corpus.target.words(targets[i]) for i in range(len(targets))],
         path,
     )
 
 
 def _write_predictions(config, run: Run, corpus: Corpus, programs: Translator, variables: Variables) -> None:
+    data = DataConfig(**config.data)
     for name in ("validation", "test"):
         if name in corpus.splits:
-            texts = [reference.source for reference in corpus.splits[name].references]
-            outputs = translate(programs, variables, corpus, texts, DataConfig(**config.data))
+            texts = (reference.source for reference in corpus.splits[name].references)
+            outputs = translate(programs, variables, encode(corpus.source, texts, data.max_length), data)
             lines = "".join(f"{corpus.target.decode(ids)}\n" for ids in outputs)
             write_whole(run.path / f"predictions.{name}.txt", lines)
 
@@ -232,10 +294,10 @@ def _training_buckets(data: DataConfig, corpus: Corpus) -> list[Bucket]:
 
 
 def _over_seeds(members: list[dict]) -> dict:
-    means, intervals = summarize([flatten(member) for member in members])
     if len(members) == 1:
         return members[0]
-    return {**nested(means), "ci95": nested(intervals), "members": members}
+    means, intervals = summarize(members)
+    return {**means, "ci95": intervals, "members": members}
 
 
 def _numbers(tree: dict) -> dict[str, float]:
@@ -253,4 +315,6 @@ def _tell_import(corpus: Corpus) -> None:
         print(f"{what} {meta['too_long']['pairs']:,} pairs longer than config.data.max_length", file=sys.stderr)
 
 
-EXPERIMENT = Experiment(train=train, evaluate=evaluate, describe=describe, figures=figures, tables=tables)
+EXPERIMENT = Experiment(
+    train=train, evaluate=evaluate, describe=describe, figures=figures, tables=tables, translate=translate_lines
+)

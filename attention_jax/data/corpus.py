@@ -42,7 +42,7 @@ class Sentences:
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
     @classmethod
-    def join(cls, sentences: Iterable[Sequence[int]]) -> "Sentences":
+    def join(cls, sentences: Iterable[Sequence[int] | np.ndarray]) -> "Sentences":
         """Sentences end to end, in memory."""
         sentences = list(sentences)
         offsets = np.concatenate([[0], np.cumsum([len(s) for s in sentences])]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Greedy decoding over `step(tokens, cache) → (logits, cache)`, in one compiled loop with early exit."""
+"""Decoding word by word over `step(tokens, cache) → (logits, cache)`, in one compiled loop with early exit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,18 +7,33 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+Step = Callable[[Int[Array, " batch"], Any], tuple[Array, Any]]
+
 
 def greedy(
-    step: Callable[[Int[Array, " batch"], Any], tuple[Array, Any]],
+    step: Step, cache: Any, is_done: Bool[Array, " batch"], max_length: int, *, bos: int, eos: int, pad: int
+) -> Int[Array, "batch max_length"]:
+    """The likeliest next word, again and again, up to and with `eos`; `pad` after it."""
+
+    def choose(logits, position):
+        del position
+        return jnp.argmax(logits, axis=-1)
+
+    return decode(step, cache, is_done, max_length, choose, bos=bos, eos=eos, pad=pad)
+
+
+def decode(
+    step: Step,
     cache: Any,
     is_done: Bool[Array, " batch"],
     max_length: int,
+    choose: Callable[[Array, Int[Array, ""]], Int[Array, " batch"]],
     *,
     bos: int,
     eos: int,
     pad: int,
 ) -> Int[Array, "batch max_length"]:
-    """The likeliest next word, again and again, up to and with `eos`; `pad` after it.
+    """The words that `choose(logits, position)` picks, up to and with `eos`; `pad` after it.
 
     Stops when every sentence has ended, or after `max_length` words. `is_done` marks rows that hold no
     sentence and are not waited for.
@@ -31,7 +46,7 @@ def greedy(
     def advance(carry):
         position, tokens, outputs, is_done, cache = carry
         logits, cache = step(tokens, cache)
-        tokens = jnp.where(is_done, pad, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
+        tokens = jnp.where(is_done, pad, choose(logits, position)).astype(jnp.int32)
         outputs = jax.lax.dynamic_update_slice_in_dim(outputs, tokens[:, None], position, axis=1)
         return position + 1, tokens, outputs, is_done | (tokens == eos), cache
 

@@ -22,18 +22,21 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
     return mean, float(mean - half), float(mean + half)
 
 
-def summarize(members: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Means of what the members (one a seed) measured, and 95% intervals where there are two or more.
+def summarize(members: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Means of what the members (one a seed) measured, and 95% intervals where there are two or more, both nested.
 
     What is not a number is taken from the first member.
     """
-    means, intervals = {}, {}
+    means: dict[str, Any] = {}
+    intervals: dict[str, Any] = {}
     for name, value in members[0].items():
-        if not isinstance(value, (int, float)):
+        values = [member[name] for member in members]
+        if isinstance(value, Mapping):
+            means[name], intervals[name] = summarize(values)
+        elif not isinstance(value, (int, float)):
             means[name] = value
-            continue
-        mean, *ends = mean_interval([member[name] for member in members])
-        means[name] = mean
-        if len(members) > 1:
-            intervals[name] = ends
-    return means, intervals
+        else:
+            means[name], *ends = mean_interval(values)
+            if len(members) > 1:
+                intervals[name] = ends
+    return means, {name: found for name, found in intervals.items() if found}

@@ -65,7 +65,7 @@ def bleu_by_length(
     for high in edges.tolist():
         members = [i for i, length in enumerate(lengths) if low <= length <= high]
         bleu, _ = sacre_bleu([hypotheses[i] for i in members], [references[i] for i in members])
-        found[f"{low}-{high}"] = bleu
+        found[f"{low}-{high}" if low < high else f"{low}"] = bleu
         low = high + 1
     return found
 

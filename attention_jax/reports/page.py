@@ -51,9 +51,9 @@ TEMPLATE = """{% macro pictures() %}
 {% endfor %}</tbody></table></div>
 {% endfor %}
 {% if tables|length < 2 %}{{ pictures() }}{% endif %}
-<h2>Config</h2>
+{% if config %}<h2>Config</h2>
 <pre>{{ config }}</pre>
-</body>
+{% endif %}</body>
 </html>
 """
 

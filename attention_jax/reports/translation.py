@@ -54,6 +54,22 @@ def learning_figures(metrics: Sequence[dict], folder: Path) -> list[Figure]:
     ]
 
 
+def length_figure(result: dict, path: Path) -> Figure:
+    """BLEU of each split's sentences, in groups of about equal size, against their length."""
+    series = {}
+    for split in ("validation", "test"):
+        groups = result.get(split, {}).get("bleu_by_length", {})
+        if groups:
+            series[split] = ([int(name.rpartition("-")[2]) for name in groups], list(groups.values()))
+    return curves(
+        series,
+        path,
+        "BLEU by the length of the source: each point is a fifth of the sentences, at the longest of them.",
+        xlabel="source words, at most",
+        ylabel="sacreBLEU",
+    )
+
+
 def result_table(result: dict[str, object], intervals: dict[str, Sequence[float]]) -> Table:
     """Every number of a flat result (a mean over seeds), with its interval over seeds where there is one."""
     rows = [

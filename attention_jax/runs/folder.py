@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +102,18 @@ class Run:
 
 @contextlib.contextmanager
 def open_run(
-    path: Path, config: ConfigDict, started: float, *, extend: bool = False, profile: bool = False
+    path: Path,
+    config: ConfigDict,
+    started: float,
+    *,
+    extend: bool = False,
+    ignoring: str = "",
+    profile: bool = False,
 ) -> Iterator[Run]:
     """Lock the folder, refuse another config's, write config.json, and close it in the end.
 
-    With `extend`, `train.steps` may be larger than it was: the run is then unfinished again. Raises
+    With `extend`, `train.steps` may be larger than it was: the run is then unfinished again. Keys of the section
+    `ignoring` may differ for this time. Raises
     UserError where another process uses the folder or where it holds another config's run. A start that
     is refused leaves nothing behind.
     """
@@ -116,10 +123,11 @@ def open_run(
         if stored is None and any(child.name != ".lock" for child in path.iterdir()):
             raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
         if stored is not None:
-            _refuse_other(path, stored, config, extend)
+            refuse_other(path, stored, config, extend, ignoring)
         run = Run(path, started, profile)
         try:
-            write_whole(path / "config.json", to_json(config))
+            if not ignoring:
+                write_whole(path / "config.json", to_json(config))
             yield run
         except BaseException:
             if stored is None and not run.has_progress():
@@ -127,6 +135,19 @@ def open_run(
             raise
         finally:
             run.close()
+
+
+def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: bool = False, ignoring: str = "") -> None:
+    """Raise UserError where a run's stored config is another one, and say in what; see `open_run`."""
+    changed = _differences(stored, config)
+    if ignoring:
+        changed = {key: values for key, values in changed.items() if not key.startswith(f"{ignoring}.")}
+    before, now = changed.get("train.steps", (0, 0))
+    if extend and list(changed) == ["train.steps"] and now > before:
+        (path / "result.json").unlink(missing_ok=True)
+    elif changed:
+        shown = "; ".join(f"{key}: {old!r} there, {new!r} now" for key, (old, new) in changed.items())
+        raise UserError(f"{path}: holds a run of another config ({shown}). Choose another --workdir.")
 
 
 def read_config(path: Path) -> ConfigDict | None:
@@ -162,18 +183,6 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def nested(flat: Mapping[str, Any]) -> dict:
-    """{"a.b": 1} → {"a": {"b": 1}}; the inverse of `flatten` for one level of dots."""
-    tree: dict = {}
-    for name, value in flat.items():
-        head, _, rest = name.partition(".")
-        if rest:
-            tree.setdefault(head, {})[rest] = value
-        else:
-            tree[head] = value
-    return tree
-
-
 def write_result(path: Path, result: dict) -> None:
     """Write result.json, the last thing that a run writes; what is not finite becomes null."""
     write_whole(path / "result.json", json.dumps(_finite(result), indent=2, allow_nan=False) + "\n")
@@ -185,16 +194,6 @@ def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         flat.update(flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
     return flat
-
-
-def _refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: bool) -> None:
-    changed = _differences(stored, config)
-    before, now = changed.get("train.steps", (0, 0))
-    if extend and list(changed) == ["train.steps"] and now > before:
-        (path / "result.json").unlink(missing_ok=True)
-    elif changed:
-        shown = "; ".join(f"{key}: {old!r} there, {new!r} now" for key, (old, new) in changed.items())
-        raise UserError(f"{path}: holds a run of another config ({shown}). Choose another --workdir.")
 
 
 def _differences(stored: ConfigDict, config: ConfigDict) -> dict[str, tuple[Any, Any]]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,17 @@ from ml_collections import ConfigDict
 from attention_jax.errors import UserError
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table, render, show_number
-from attention_jax.runs.folder import Run, flatten, open_run, to_json, write_result, write_whole
+from attention_jax.runs.folder import (
+    Run,
+    flatten,
+    open_run,
+    read_config,
+    refuse_other,
+    to_json,
+    write_result,
+    write_whole,
+)
+from attention_jax.runs.lines import read_lines
 from attention_jax.training.cost import cost
 
 
@@ -31,8 +41,9 @@ class Experiment(NamedTuple):
     train: Callable[[ConfigDict, Run], dict]  # trains or resumes → metrics, nested
     evaluate: Callable[[ConfigDict, Run], dict]  # the metrics of a trained run
     describe: Callable[[ConfigDict], Description]
-    figures: Callable[[ConfigDict, Run], list[Figure]]
+    figures: Callable[[ConfigDict, Run, dict], list[Figure]]
     tables: Callable[[ConfigDict, Run, dict], list[Table]]
+    translate: Callable[[ConfigDict, Run, Iterator[str], str], Iterator[str]] | None = None  # lines → lines
 
 
 class Request(NamedTuple):
@@ -42,16 +53,19 @@ class Request(NamedTuple):
     workdir: Path
     started: float
     profile: bool
+    input: str = "-"
+    output: str = "-"
+    attention: str = ""
 
-    def open(self, extend: bool = False) -> contextlib.AbstractContextManager[Run]:
-        """The run's folder, locked; with `extend`, a finished run may get more steps."""
+    def open(self, extend: bool = False, ignoring: str = "") -> contextlib.AbstractContextManager[Run]:
+        """The run's folder, locked; with `extend`, a finished run may get more steps; see `open_run`."""
         if not self.config.seeds:
             raise UserError("config.seeds is empty: name at least one seed.")
         if not all(isinstance(seed, int) and seed >= 0 for seed in self.config.seeds):
             raise UserError(f"config.seeds={self.config.seeds}: seeds are whole numbers, 0 or more.")
         if len(set(self.config.seeds)) < len(self.config.seeds):
             raise UserError(f"config.seeds={self.config.seeds}: the same seed twice is not two runs.")
-        return open_run(self.workdir, self.config, self.started, extend=extend, profile=self.profile)
+        return open_run(self.workdir, self.config, self.started, extend=extend, ignoring=ignoring, profile=self.profile)
 
     def require_run(self) -> None:
         """Raise UserError where no run was started."""
@@ -73,9 +87,9 @@ def train(experiment: Experiment, request: Request) -> None:
 
 
 def evaluate(experiment: Experiment, request: Request) -> None:
-    """Measure a trained run again, from its best checkpoint."""
+    """Measure a trained run again, from its best checkpoint; `config.evaluate` may be another."""
     request.require_run()
-    with request.open() as run:
+    with request.open(ignoring="evaluate") as run:
         for name, value in flatten(experiment.evaluate(request.config, run)).items():
             print(f"{name}\t{value}")
 
@@ -89,6 +103,23 @@ def report(experiment: Experiment, request: Request) -> None:
             raise UserError(f"{run.path}: not finished, nothing to report. Run --mode=train first.")
         _write_report(experiment, request.config, run, result)
         print(run.path / "report.html")
+
+
+def translate(experiment: Experiment, request: Request) -> None:
+    """Translate the lines of a file, or of standard input, to a file or to standard output."""
+    request.require_run()
+    if experiment.translate is None:
+        raise UserError(f"config.experiment={request.config.experiment!r}: has nothing to translate.")
+    stored = read_config(request.workdir)
+    if stored is not None:
+        refuse_other(request.workdir, stored, request.config, ignoring="evaluate")
+    run = Run(request.workdir, request.started)  # not locked: a run may be used while others use it
+    translations = experiment.translate(request.config, run, read_lines(request.input), request.attention)
+    if request.output == "-":
+        for line in translations:
+            print(line, flush=True)
+    else:
+        write_whole(Path(request.output), "".join(f"{line}\n" for line in translations))
 
 
 def describe(experiment: Experiment, request: Request) -> None:
@@ -109,13 +140,14 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
     "train": train,
     "evaluate": evaluate,
     "report": report,
+    "translate": translate,
     "describe": describe,
 }
 
 
 def _write_report(experiment: Experiment, config: ConfigDict, run: Run, result: dict) -> None:
     tables = experiment.tables(config, run, result)
-    figures = experiment.figures(config, run)
+    figures = experiment.figures(config, run, result)
     write_whole(
         run.path / "report.html", render(f"{config.experiment}: {run.path.name}", tables, figures, to_json(config))
     )

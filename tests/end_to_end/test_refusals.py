@@ -71,6 +71,12 @@ VALUES = {
     "vocabulary": ({"data__vocabulary": 4}, ["config.data.vocabulary=4", "<unk>"]),
     "folder": ({"data__path": "/tmp"}, ["/tmp: a folder"]),
     "init_from": ({"train__init_from": "/absent"}, ["config.train.init_from: /absent holds no run"]),
+    "tokenizer": ({"data__tokenizer": "chars"}, ["config.data.tokenizer='chars'", "words, spacy, unigram, bpe"]),
+    "pieces": ({"data__tokenizer": "bpe"}, ["config.data.vocabulary=10000", "too high"]),
+    "joint": ({"data__tokenizer": "spacy", "data__joint_vocabulary": True}, ["config.data.joint_vocabulary=True"]),
+    "bleu_tokens": ({"evaluate__bleu_tokens": "char"}, ["config.evaluate.bleu_tokens='char'", "13a, words, spacy"]),
+    "beams": ({"evaluate__beams": 0}, ["config.evaluate.beams=0", "1 or more"]),
+    "layer": ({"evaluate__alignment_layer": 1}, ["config.evaluate.alignment_layer=1", "the decoder has 1"]),
     "nan": ({"optimizer__learning_rate": 1e30}, ["seed 0", "not finite at step 2", "learning_rate"]),
 }
 
@@ -85,7 +91,7 @@ def test_a_value_that_cannot_be_used(launcher, tmp_path, kind):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("configs/nmt.py:bahdanu,tsv ", "it is MODEL,CORPUS with bahdanau"),
+        ("configs/nmt.py:bahdanu,tsv ", "it is MODEL,CORPUS with seq2seq, bahdanau"),
         ("configs/kernel_regression.py:sine", "choose one of sine_power"),
         ("configs/absent.py", "configs/absent.py: no such config; there are configs/kernel_regression.py"),
     ],
@@ -150,6 +156,31 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(finished, tmp_
     process = launcher.run(tmp_path / "w", optimizer__learning_rate=1e30, train__steps=60)
     assert_refused(process, "not finite at step 42; the checkpoint of step 40 is kept")
     assert (tmp_path / "w" / "checkpoints" / "40").is_dir()
+
+
+def test_a_vocabulary_that_is_missing_or_of_another_run(finished, tmp_path):
+    launcher, folder, _ = finished
+    shutil.copytree(folder, tmp_path / "w")
+    vocabulary = tmp_path / "w" / "data" / "source.vocabulary"
+    vocabulary.write_text(vocabulary.read_text().replace("boy", "girl"))
+    process = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
+    assert_refused(process, f"{vocabulary}: not the vocabulary this run was trained with")
+    vocabulary.unlink()
+    assert_refused(launcher.run(tmp_path / "w", "--mode=evaluate", config=""), f"{vocabulary}: missing")
+
+
+def test_nothing_to_translate(finished, tmp_path):
+    launcher, folder, _ = finished
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "latin.txt").write_bytes(b"a cat\nun gar\xe7on\n")
+    for name, message in (
+        ("absent.txt", "no such file"),
+        ("empty.txt", "empty.txt: empty, nothing to translate"),
+        ("latin.txt", "latin.txt:2: not UTF-8"),
+    ):
+        process = launcher.run(folder, "--mode=translate", f"--input={tmp_path / name}", config="")
+        assert_refused(process, message)
+    assert_refused(launcher.run(tmp_path / "w", "--mode=translate", config=""), "no run here")
 
 
 @pytest.mark.slow

@@ -3,9 +3,11 @@
 import json
 import re
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
+from support import ROOT
 
 from attention_jax.runs.folder import read_config
 
@@ -51,16 +53,45 @@ def test_a_run_leaves_everything_that_a_reader_needs(finished):
         assert len((folder / f"predictions.{split}.txt").read_text().splitlines()) == 5
     assert list((folder / "tensorboard").rglob("events*"))
     assert read_config(folder).model.kwargs.hidden == 8
-    for name in ("attention.png", "loss.png", "bleu.png"):
+    for name in ("attention.png", "loss.png", "bleu.png", "bleu_by_length.png"):
         assert str(folder / "figures" / name) in process.out
     assert "report.html" in process.out
     assert "tokens/s" in process.err
 
 
+def test_lines_are_translated_through_a_pipe_in_order_and_empty_ones_stay(finished, tmp_path):
+    launcher, folder, _ = finished
+    long = " ".join(["the cat sleeps ."] * 8)
+    lines = ["The cat sleeps.", "", long, "The cat sleeps."]
+    command = [*launcher.command(folder, "--mode=translate", config="")]
+    process = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, cwd=ROOT, timeout=200)
+    assert process.returncode == 0, process.stderr
+    found = process.stdout.split("\n")
+    assert len(found) == 5
+    assert found[0] == found[3] != ""
+    assert found[1] == found[4] == ""
+    (tmp_path / "in.txt").write_text("\n".join(lines), encoding="utf-8")
+    files = (f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'out.txt'}", f"--attention={tmp_path / 'a.html'}")
+    process = launcher.run(folder, "--mode=translate", *files, config="")
+    assert process.returncode == 0, process.err
+    assert process.out == ""
+    assert (tmp_path / "out.txt").read_text() == "\n".join(found)
+    assert "data:image/png;base64" in (tmp_path / "a.html").read_text()
+
+
+def test_another_way_of_decoding_is_measured_without_changing_the_run(finished):
+    launcher, folder, _ = finished
+    before = (folder / "config.json").read_text()
+    process = launcher.run(folder, "--mode=evaluate", evaluate__beams=3)
+    assert process.returncode == 0, process.err
+    assert "test.bleu\t" in process.out
+    assert (folder / "config.json").read_text() == before
+
+
 def test_the_report_stands_alone(finished):
     page = (finished[1] / "report.html").read_text()
     assert not re.search(r"(src|href)=.?(http|//|/|file)", page)
-    assert page.count("data:image/png") == 3
+    assert page.count("data:image/png") == 4
     assert "Translations (validation)" in page
 
 

@@ -29,8 +29,8 @@ def test_one_value_has_no_interval():
 
 
 def test_members_are_averaged_number_by_number():
-    members = [{"bleu": 10.0, "signature": "s"}, {"bleu": 20.0, "signature": "s"}]
+    members = [{"test": {"bleu": 10.0, "signature": "s"}}, {"test": {"bleu": 20.0, "signature": "s"}}]
     means, intervals = summarize(members)
-    assert means == {"bleu": 15.0, "signature": "s"}
-    assert intervals == {"bleu": [pytest.approx(15 - 63.53, abs=0.01), pytest.approx(15 + 63.53, abs=0.01)]}
+    assert means == {"test": {"bleu": 15.0, "signature": "s"}}
+    assert intervals == {"test": {"bleu": [pytest.approx(15 - 63.53, abs=0.01), pytest.approx(15 + 63.53, abs=0.01)]}}
     assert summarize(members[:1]) == (members[0], {})

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from support import ROOT
 
 from attention_jax.errors import UserError
-from attention_jax.runs.folder import Run, flatten, nested, open_run, read_config, write_result
+from attention_jax.runs.folder import Run, flatten, open_run, read_config, write_result
 
 
 def config(**changes):
@@ -127,6 +127,5 @@ def test_a_result_is_json_even_where_a_number_is_not(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_flat_and_nested():
+def test_a_tree_is_flattened_to_dotted_names():
     assert flatten({"a": {"b": 1}, "c": 2}) == {"a.b": 1, "c": 2}
-    assert nested({"a.b": 1, "c": 2, "book.go .": 3}) == {"a": {"b": 1}, "c": 2, "book": {"go .": 3}}

@@ -1,0 +1,124 @@
+"""Beam search over `step(tokens, cache) → (logits, cache)`, in one compiled loop with early exit."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from attention_jax.ops.cache import Cache
+
+NEVER = -1e30  # a score that loses to every other and stays finite when added to
+
+
+class Hypotheses(NamedTuple):
+    """The best translations of each sentence, best first, each up to and with its end, padding after it.
+
+    `scores` are log-probabilities in nats divided by the length penalty; one that was not found has `NEVER`.
+    """
+
+    tokens: Int[Array, "batch beams length"]
+    scores: Float[Array, "batch beams"]
+
+
+class _Search(NamedTuple):
+    position: Int[Array, ""]
+    last: Int[Array, "batch beams"]
+    tokens: Int[Array, "batch beams length"]
+    log_probs: Float[Array, "batch beams"]
+    done: Hypotheses
+    cache: Cache
+
+
+def beam_search(
+    step: Callable[[Int[Array, " batch"], Cache], tuple[Array, Cache]],
+    cache: Cache,
+    is_empty: Bool[Array, " batch"],
+    max_length: int,
+    *,
+    beams: int,
+    length_penalty: Float[Array, ""] | float,
+    bos: int,
+    eos: int,
+    pad: int,
+) -> Hypotheses:
+    """The `beams` best hypotheses by log p / lp(n), lp(n) = ((5 + n) / 6)^α (Wu et al. 2016, eq. 14).
+
+    n counts words with the end. A hypothesis that ends leaves the beam, which is then one narrower (Sutskever
+    et al. 2014, §3.2), so that a beam of one is greedy; one that has not ended after `max_length` words counts
+    as it is. Beams share the cache's memory; `is_empty` marks rows that hold no sentence and are not waited for.
+    """
+    batch = is_empty.shape[0]
+
+    def unfinished(search):
+        return (search.position < max_length) & jnp.any(_is_open(search.log_probs).any(-1) & ~is_empty)
+
+    def advance(search):
+        logits, cache = _step_beams(step, search.last, search.cache)
+        log_probs = search.log_probs[..., None] + jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+        log_probs, choice = jax.lax.top_k(log_probs.reshape(batch, -1), beams)
+        parent, word = choice // logits.shape[-1], (choice % logits.shape[-1]).astype(jnp.int32)
+        places_left = beams - jnp.sum(_is_open(search.done.scores), axis=-1, keepdims=True)
+        log_probs = jnp.where(jnp.arange(beams)[None, :] < places_left, jnp.maximum(log_probs, NEVER), NEVER)
+        tokens = _pick(search.tokens, parent).at[:, :, search.position].set(word)
+        scores = _penalized(log_probs, search.position + 1, length_penalty)
+        ended = Hypotheses(tokens, jnp.where(word == eos, scores, NEVER))
+        state, cursor = jax.tree.map(lambda leaf: _pick(leaf, parent), (cache.state, cache.cursor))
+        return _Search(
+            position=search.position + 1,
+            last=word,
+            tokens=tokens,
+            log_probs=jnp.where(word == eos, NEVER, log_probs),
+            done=_best(search.done, ended, beams),
+            cache=Cache(cache.memory, state, cursor),
+        )
+
+    found = jax.lax.while_loop(unfinished, advance, _start(cache, batch, beams, max_length, bos, pad))
+    still_open = Hypotheses(found.tokens, _penalized(found.log_probs, max_length, length_penalty))
+    return _best(found.done, still_open, beams)
+
+
+def _start(cache: Cache, batch: int, beams: int, max_length: int, bos: int, pad: int) -> _Search:
+    tokens = jnp.full((batch, beams, max_length), pad, jnp.int32)
+    first = jnp.where(jnp.arange(beams) == 0, 0.0, NEVER)  # all beams are alike at first: only one counts
+    state, cursor = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], beams, axis=1), (cache.state, cache.cursor))
+    return _Search(
+        position=jnp.zeros((), jnp.int32),
+        last=jnp.full((batch, beams), bos, jnp.int32),
+        tokens=tokens,
+        log_probs=jnp.broadcast_to(first[None, :], (batch, beams)),
+        done=Hypotheses(tokens, jnp.full((batch, beams), NEVER)),
+        cache=Cache(cache.memory, state, cursor),
+    )
+
+
+def _step_beams(step: Callable, tokens: Int[Array, "batch beams"], cache: Cache) -> tuple[Array, Cache]:
+    """`step` for every beam over one shared memory: logits `[batch, beams, vocabulary]`."""
+
+    def one(tokens, state, cursor):
+        logits, advanced = step(tokens, Cache(cache.memory, state, cursor))
+        return logits, advanced.state, advanced.cursor
+
+    logits, state, cursor = jax.vmap(one, in_axes=1, out_axes=1)(tokens, cache.state, cache.cursor)
+    return logits, Cache(cache.memory, state, cursor)
+
+
+def _best(some: Hypotheses, others: Hypotheses, beams: int) -> Hypotheses:
+    tokens, scores = (jnp.concatenate(pair, axis=1) for pair in zip(some, others, strict=True))
+    scores, places = jax.lax.top_k(scores, beams)
+    return Hypotheses(_pick(tokens, places), scores)
+
+
+def _is_open(scores: Float[Array, "..."]) -> Bool[Array, "..."]:
+    return scores > NEVER / 2
+
+
+def _penalized(log_probs: Array, words: Array | int, length_penalty: Array | float) -> Array:
+    penalty = ((5 + jnp.asarray(words, jnp.float32)) / 6) ** length_penalty
+    return jnp.where(_is_open(log_probs), log_probs / penalty, NEVER)
+
+
+def _pick(leaf: Array, places: Int[Array, "batch chosen"]) -> Array:
+    """leaf[b, places[b, i]] for every b and i."""
+    return jnp.take_along_axis(leaf, places.reshape(*places.shape, *(1,) * (leaf.ndim - 2)), axis=1)

@@ -1,0 +1,137 @@
+"""Beam search over a random toy model: exhaustive optimum, greedy, independence; and over every translator."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from translators import LENGTHS, NAMES, SOURCE, trained
+
+from attention_jax.decoding.beam import NEVER, beam_search
+from attention_jax.decoding.greedy import greedy
+from attention_jax.decoding.sampling import sample
+from attention_jax.ops.cache import Cache
+
+PAD, BOS, EOS = 0, 1, 2
+WORDS, LONGEST = 5, 4
+TABLE = jax.random.normal(jax.random.key(3), (6, WORDS, WORDS)) * 2  # row, last word, next word
+TABLE = TABLE.at[..., :EOS].set(-1e9)  # padding and begin are never written
+ENDS = {"bos": BOS, "eos": EOS, "pad": PAD}
+
+
+def toy(tokens, cache):
+    """The next word depends on the row (memory), on the last word, and on how many were read (state and cursor)."""
+    logits = TABLE[cache.memory, tokens] * (1 + 0.3 * cache.state[:, None])
+    return logits, Cache(cache.memory, cache.state + 1, cache.cursor + 1)
+
+
+def start(rows):
+    rows = jnp.array(rows)
+    return Cache(rows, jnp.zeros(len(rows)), jnp.zeros(len(rows), jnp.int32))
+
+
+def search(rows, beams, length_penalty=0.0):
+    empty = jnp.zeros(len(rows), bool)
+    run = functools.partial(beam_search, toy, beams=beams, length_penalty=length_penalty, **ENDS)
+    return jax.jit(run, static_argnums=2)(start(rows), empty, LONGEST)
+
+
+def every_hypothesis(row, length_penalty):
+    """All sentences of the tree, scored one by one in float64."""
+    found = []
+    for length in range(1, LONGEST + 1):
+        for words in itertools.product(range(EOS, WORDS), repeat=length):
+            if EOS in words[:-1] or (words[-1] != EOS and length < LONGEST):
+                continue
+            log_prob = 0.0
+            for position, (last, word) in enumerate(itertools.pairwise((BOS, *words))):
+                logits = np.asarray(TABLE[row, last], np.float64) * (1 + 0.3 * position)
+                log_prob += logits[word] - np.log(np.exp(logits).sum())
+            found.append((log_prob / ((5 + length) / 6) ** length_penalty, words))
+    return sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
+def test_a_beam_as_wide_as_the_tree_finds_the_best_sentences_in_order(length_penalty):
+    tree = every_hypothesis(0, length_penalty)
+    found = search(range(6), len(tree), length_penalty)
+    for row in range(6):
+        for place, (score, words) in enumerate(every_hypothesis(row, length_penalty)[:10]):
+            np.testing.assert_allclose(found.scores[row, place], score, rtol=1e-4)
+            expected = [*words, *[PAD] * (LONGEST - len(words))]
+            np.testing.assert_array_equal(found.tokens[row, place], expected)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
+def test_a_beam_of_one_is_greedy(length_penalty):
+    expected = greedy(toy, start(range(6)), jnp.zeros(6, bool), LONGEST, **ENDS)
+    np.testing.assert_array_equal(search(range(6), 1, length_penalty).tokens[:, 0], expected)
+
+
+def test_a_sentence_does_not_depend_on_its_batch():
+    together, alone = search(range(6), 3, 0.6), search([4], 3, 0.6)
+    np.testing.assert_array_equal(together.tokens[4], alone.tokens[0])
+    np.testing.assert_allclose(together.scores[4], alone.scores[0], rtol=1e-6)
+
+
+def test_more_beams_than_sentences_find_each_once_and_mark_the_rest():
+    found = search([0], 500)
+    probable = int((found.scores[0] > -1e6).sum())
+    assert probable == len(every_hypothesis(0, 0.0))
+    assert len({tuple(words) for words in found.tokens[0, :probable].tolist()}) == probable
+    assert (found.scores[0, -100:] == NEVER).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_translator_decodes_alike_greedily_in_a_beam_of_one_and_whatever_its_batch(name):
+    module, variables = trained(name)
+    step = functools.partial(module.apply, variables, method="step")
+
+    def cache_of(source, lengths):
+        memory = module.apply(variables, source, lengths, method="encode")
+        return module.apply(variables, memory, 6, method="init_cache")
+
+    @jax.jit
+    def everything(source, lengths):
+        cache, is_empty = cache_of(source, lengths), lengths == 0
+        beam = functools.partial(beam_search, step, cache, is_empty, 6, length_penalty=0.6, **ENDS)
+        return greedy(step, cache, is_empty, 6, **ENDS), beam(beams=1), beam(beams=3)
+
+    one_by_one, narrow, wide = everything(SOURCE, LENGTHS)
+    np.testing.assert_array_equal(narrow.tokens[:, 0], one_by_one)
+    assert (wide.scores[:, :-1] >= wide.scores[:, 1:]).all()
+    padded = everything(jnp.pad(SOURCE[1:2], ((0, 1), (0, 3))), jnp.array([3, 0]))
+    np.testing.assert_array_equal(padded[0][0], one_by_one[1])
+    np.testing.assert_array_equal(padded[2].tokens[0], wide.tokens[1])
+    np.testing.assert_allclose(padded[2].scores[0], wide.scores[1], rtol=1e-3)
+
+
+def draw(rows, seed=0, **kwargs):
+    keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(seed), row))(jnp.array(rows))
+    return sample(toy, start(rows), jnp.zeros(len(rows), bool), LONGEST, keys, **ENDS, **kwargs)
+
+
+def test_samples_of_the_likeliest_word_alone_are_greedy():
+    expected = greedy(toy, start(range(6)), jnp.zeros(6, bool), LONGEST, **ENDS)
+    np.testing.assert_array_equal(draw(range(6), top_k=1), expected)
+    np.testing.assert_array_equal(draw(range(6), top_p=0.0), expected)
+    np.testing.assert_array_equal(draw(range(6), temperature=1e-4), expected)
+
+
+def test_what_is_drawn_for_a_sentence_depends_on_its_key_alone():
+    np.testing.assert_array_equal(draw(range(6))[4], draw([4])[0])
+    assert (draw(range(6)) != draw(range(6), seed=1)).any()
+
+
+def test_samples_have_the_models_frequencies():
+    rows = jnp.zeros(20000, jnp.int32)
+    keys = jax.random.split(jax.random.key(0), len(rows))
+    first = np.asarray(sample(toy, start(rows), jnp.zeros(len(rows), bool), 1, keys, **ENDS, top_p=0.9)[:, 0])
+    probabilities = np.asarray(jax.nn.softmax(TABLE[0, BOS]), np.float64)
+    order = np.argsort(-probabilities)
+    kept = order[: np.searchsorted(np.cumsum(probabilities[order]), 0.9) + 1]
+    expected = np.zeros(WORDS)
+    expected[kept] = probabilities[kept] / probabilities[kept].sum()
+    np.testing.assert_allclose(np.bincount(first, minlength=WORDS) / len(first), expected, atol=0.02)

@@ -1,0 +1,54 @@
+"""Every translator at a small size, for the tests of models and of decoding."""
+
+import jax
+import jax.numpy as jnp
+
+from attention_jax.models import TRANSLATORS
+from configs.nmt import MODELS
+
+SOURCE = jnp.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0], [2, 0, 0, 0, 0]])
+LENGTHS = jnp.array([5, 3, 1])
+INPUTS = jnp.array([[1, 4, 5, 6], [1, 7, 8, 2], [1, 9, 0, 0]])
+SIZES = {
+    "embedding": 6,
+    "hidden": 8,
+    "layers": 2,
+    "window": 1,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "width": 8,
+    "heads": 4,
+    "kv_heads": 4,
+    "feed_forward": 16,
+}
+OPTIONS = {
+    "luong_general, no feeding, lstm": ("luong_general", {"input_feeding": False, "cell": "lstm"}),
+    "bahdanau, lstm": ("bahdanau", {"cell": "lstm"}),
+    "transformer, grouped": ("transformer_small", {"kv_heads": 2, "qk_norm": True, "gated": True}),
+    "transformer, multi-query": ("transformer_book", {"kv_heads": 1, "norm": "rms"}),
+    "transformer, batch norm": ("transformer_small", {"norm": "batch"}),
+    "transformer, no positions": ("transformer_tiny", {"encoding": "none", "shared": "none"}),
+}
+SAME = ("transformer_base", "transformer_big")  # at these sizes transformer_tiny
+NAMES = [name for name in (*MODELS, *OPTIONS) if name not in SAME]
+
+
+def build(name, **more):
+    base, options = OPTIONS.get(name, (name, {}))
+    kwargs = MODELS[base]["kwargs"]
+    kwargs = kwargs | {key: size for key, size in SIZES.items() if key in kwargs} | options | more
+    target = 11 if kwargs.get("shared") == "all" else 13
+    return TRANSLATORS[MODELS[base]["name"]](source_vocabulary=11, target_vocabulary=target, **kwargs)
+
+
+def fresh(module, key):
+    return jax.jit(module.init)(key, SOURCE, LENGTHS, INPUTS)
+
+
+def trained(name):
+    """The model and variables that are not at their start: biases of zero would hide mistakes."""
+    module = build(name)
+    variables = fresh(module, jax.random.key(0))
+    noise = iter(jax.random.split(jax.random.key(1), 200))
+    params = jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables["params"])
+    return module, {**variables, "params": params}
