@@ -4,6 +4,9 @@ import re
 
 from support import ROOT
 
+from attention_jax.data.tokenizers import TOKENIZERS
+from attention_jax.runs.modes import MODES
+from configs import nmt
 from experiments import load
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,3 +30,8 @@ def test_its_pictures_and_configs_exist():
 def test_every_config_is_of_an_experiment():
     for path in (ROOT / "configs").glob("*.py"):
         assert load(path.stem).train
+
+
+def test_every_model_corpus_tokenizer_and_mode_is_named():
+    for name in (*nmt.MODELS, *nmt.CORPORA, *TOKENIZERS, *MODES):
+        assert re.search(rf"\b{name}\b", README), name
