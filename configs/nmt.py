@@ -215,6 +215,10 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
         "kwargs": {"embedding": 128, "hidden": 128, "dropout_sites": ("embeddings", "output")},
         "optimizer": {"dropout": 0.4},
     },
+    **{
+        (f"transformer_{size}", "multi30k"): {"data": {"tokenizer": "bpe"}}  # joint pieces
+        for size in ("base", "big", "tiny")
+    },
     ("transformer_small", "multi30k"): {
         "kwargs": {"dropout_sites": ("embeddings", "residual", "attention", "hidden")},
         "optimizer": {"learning_rate": 1e-3, "warmup_steps": 400},

@@ -40,9 +40,11 @@ def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) ->
     kwargs: dict[str, Any] = {name: _dtype(config, name) for name in ("dtype", "param_dtype")}
     kwargs |= {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary, **config.model.kwargs}
     try:
-        return TRANSLATORS[config.model.name](**kwargs)
+        model = TRANSLATORS[config.model.name](**kwargs)
     except (TypeError, ValueError) as error:
         raise UserError(f"config.model.kwargs: {error}") from None
+    _require_room(model, config.data.buckets[-1])
+    return model
 
 
 def init(model: nn.Module, key: jax.Array) -> Variables:
@@ -103,7 +105,8 @@ def measure_split(
     data, split = DataConfig(**config.data), corpus.splits[name]
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
     pairs = in_order(make_buckets(split.source, split.target, data.buckets, data.batch_tokens))
-    words = sum(len(split_words(text)) + 1 for group in references for text in group)
+    is_cut = data.on_long == "truncate" and corpus.meta["too_long"]["pairs"]
+    words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
     asked = encode(corpus.source, sources, data.max_length)
     hypotheses = [corpus.target.decode(ids) for ids in translate(programs, variables, asked, data)]
     return {
@@ -119,8 +122,11 @@ def measure_split(
 
 
 def _alignment(weights: Sequence[np.ndarray], split: Split) -> dict[str, float]:
-    """How attention aligns words, ends left out; against the true alignments where the corpus has them."""
-    weights = [matrix[:-1] for matrix in weights]
+    """How attention aligns words, ends left out; against the true alignments where the corpus has them.
+
+    A local window's weights need not sum to one: here they do.
+    """
+    weights = [matrix[:-1] / np.maximum(matrix[:-1].sum(-1, keepdims=True), 1e-30) for matrix in weights]
     found = {"monotonicity": monotonicity(weights), "coverage": coverage(weights), "entropy": entropy(weights)}
     alignments = [reference.alignment for reference in split.references if reference.alignment is not None]
     if [len(alignment) for alignment in alignments] == [len(matrix) for matrix in weights]:
@@ -136,12 +142,14 @@ def _bleu_tokens(config: ConfigDict) -> tuple[str, Callable[[str], list[str]]] |
         return None
     if name not in SPLITS:
         raise UserError(f"config.evaluate.bleu_tokens={name!r}: choose one of 13a, {', '.join(SPLITS)}.")
-    return name, SPLITS[name](config.data.languages[1])
+    return name, SPLITS[name].split_of(config.data.languages[1])
 
 
 def translate(programs: Translator, variables: Variables, sources: Sentences, data: DataConfig) -> list[list[int]]:
     """Translations, as ids without end or padding, in the order of the sources."""
-    batches = in_order(make_buckets(sources, sources, _boundaries(data, sources), data.batch_tokens))
+    boundaries = _boundaries(data, sources)
+    _require_room(programs.model, boundaries[-1])
+    batches = in_order(make_buckets(sources, sources, boundaries, data.batch_tokens))
     rows = gather_rows(lambda batch: programs.translate(variables, batch["source"]), batches)
     return [until_end(row) for row in rows]
 
@@ -163,9 +171,17 @@ def encode(tokenizer: Tokenizer, texts: Iterable[str], max_length: int | None = 
 def _boundaries(data: DataConfig, *sides: Sentences) -> list[int]:
     """The config's buckets, and longer ones, each twice the one before, for what does not fit them."""
     boundaries = list(data.buckets)
-    while boundaries[-1] < max(int(side.lengths.max()) for side in sides):
+    while boundaries[-1] < max((int(side.lengths.max()) for side in sides if len(side)), default=0):
         boundaries.append(2 * boundaries[-1])
     return boundaries
+
+
+def _require_room(model: nn.Module, length: int) -> None:
+    if getattr(model, "score", "") == "location" and model.max_source < length:
+        raise UserError(
+            f"config.model.kwargs.max_source={model.max_source}: the location score has no room for sources padded "
+            f"to {length} words. Train with a larger one."
+        )
 
 
 def _attending_layers(model: nn.Module) -> int:

@@ -113,12 +113,13 @@ def measure(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, 
     names: list[str] = [name for name in ("validation", "test") if name in corpus.splits]
     found: dict[str, dict] = {name: measure_split(programs, variables, corpus, name, config) for name in names}
     if config.evaluate.book_sentences:
-        known = {" ".join(split_words(r.source)): r.targets for r in load_references(run.path / "data")}
-        asked = [" ".join(split_words(sentence)) for sentence in config.evaluate.book_sentences]
-        sentences = [sentence for sentence in asked if sentence in known]
-        references = {sentence: [split_words(text) for text in known[sentence]] for sentence in sentences}
-        outputs = translate(programs, variables, encode(corpus.source, sentences, data.max_length), data)
-        words = {sentence: corpus.target.words(ids) for sentence, ids in zip(sentences, outputs, strict=True)}
+        known = {" ".join(split_words(r.source)): r for r in load_references(run.path / "data")}
+        named = (" ".join(split_words(sentence)) for sentence in config.evaluate.book_sentences)
+        sentences = [sentence for sentence in named if sentence in known]
+        references = {sentence: [split_words(text) for text in known[sentence].targets] for sentence in sentences}
+        asked = encode(corpus.source, (known[sentence].source for sentence in sentences), data.max_length)
+        outputs = translate(programs, variables, asked, data)
+        words = {s: split_words(corpus.target.decode(ids)) for s, ids in zip(sentences, outputs, strict=True)}
         found["book"] = book_scores(words, references)
     return found
 

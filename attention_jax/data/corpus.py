@@ -19,7 +19,7 @@ import numpy as np
 
 from attention_jax.data.sources import BadLines, Pair, read_parallel, read_tsv
 from attention_jax.data.splits import SPLITTERS, Splits, sentence_key
-from attention_jax.data.tokenizers import EOS, TOKENIZERS, Tokenizer, load_tokenizer, train_tokenizer
+from attention_jax.data.tokenizers import EOS, SPECIALS, TOKENIZERS, Tokenizer, load_tokenizer, train_tokenizer
 from attention_jax.errors import UserError
 
 SIDES = ("source", "target")
@@ -185,8 +185,10 @@ def _train_tokenizers(pairs: Sequence[Pair], config: DataConfig) -> list[Tokeniz
 
 def _given_tokenizers(folder: Path, config: DataConfig) -> list[Tokenizer]:
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    if meta["tokenizer"] != config.tokenizer:
-        raise UserError(f"config.data.tokenizer={config.tokenizer!r}: {folder} has {meta['tokenizer']!r}.")
+    for name in ("tokenizer", "languages"):
+        now, there = getattr(config, name), meta[name]
+        if (now if name == "tokenizer" else list(now)) != there:
+            raise UserError(f"config.data.{name}={now!r}: {folder}, to start from, has {there!r}.")
     return _load_tokenizers(folder, meta)
 
 
@@ -210,7 +212,7 @@ def _digest(path: Path) -> str:
 
 
 def _read_splits(config: DataConfig, bad_lines: BadLines) -> tuple[Splits, list[Pair]]:
-    _require_usable(config)
+    require_usable(config)
     if config.source != "embedded" and not config.path:
         raise UserError("config.data.path is not set: give the data file with --config.data.path=PATH.")
     given = {"validation": config.validation_path, "test": config.test_path}
@@ -223,7 +225,7 @@ def _read_splits(config: DataConfig, bad_lines: BadLines) -> tuple[Splits, list[
     return {**splits, **held_out}, pairs
 
 
-def _require_usable(config: DataConfig) -> None:
+def require_usable(config: DataConfig) -> None:
     """Raise UserError for a value that no corpus can be imported with."""
     choices: dict[str, Collection[str]] = {
         "source": READERS,
@@ -236,6 +238,9 @@ def _require_usable(config: DataConfig) -> None:
             raise UserError(f"config.data.{name}={getattr(config, name)!r}: choose one of {', '.join(known)}.")
     if config.joint_vocabulary and config.tokenizer == "spacy":
         raise UserError("config.data.joint_vocabulary=True: spaCy's rules are of one language alone.")
+    size, taken = config.vocabulary, len(SPECIALS)
+    if size <= taken:
+        raise UserError(f"config.data.vocabulary={size}: every word would be <unk>; the first {taken} are taken.")
     for name, least in LEAST.items():
         if getattr(config, name) < least:
             raise UserError(f"config.data.{name}={getattr(config, name)}: needs {least} or more.")

@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from attention_jax.errors import UserError
 
@@ -37,10 +37,15 @@ def split_words(text: str) -> list[str]:
     return re.sub(r"(?<=\S)([,.!?])", r" \1", _plain(text)).split()
 
 
+def join_words(words: Sequence[str]) -> str:
+    """The text of words: punctuation stands by the word before it."""
+    return re.sub(r" ([,.!?])", r"\1", " ".join(words))
+
+
 def spacy_words(language: str) -> Callable[[str], list[str]]:
     """The lower-cased tokens of spaCy's rules for a language ("de"), which need no trained model.
 
-    Raises UserError where spaCy is not installed or knows no such language.
+    Raises UserError where spaCy is not installed or has no such rules.
     """
     try:
         import spacy
@@ -48,47 +53,56 @@ def spacy_words(language: str) -> Callable[[str], list[str]]:
         raise UserError("spaCy is not installed, and its tokens are asked for: pip install 'spacy>=3.8'.") from None
     try:
         rules: Any = spacy.blank(language).tokenizer
-    except ImportError:
-        raise UserError(f"config.data.languages: spaCy has no rules for {language!r}.") from None
-    rules.add_special_case(SPECIALS[UNK], [{spacy.symbols.ORTH: SPECIALS[UNK]}])
+        rules.add_special_case(SPECIALS[UNK], [{spacy.symbols.ORTH: SPECIALS[UNK]}])
+    except (ImportError, AttributeError):
+        raise UserError(f"config.data.languages: spaCy has no rules of its own for {language!r}.") from None
     return lambda text: [token.text.lower() for token in rules(text.strip()) if not token.is_space]
 
 
-SPLITS: dict[str, Callable[[str], Callable[[str], list[str]]]] = {
-    "words": lambda language: split_words,
-    "spacy": spacy_words,
-}
+def join_spacy_words(words: Sequence[str]) -> str:
+    """The text of spaCy's tokens: endings ('s, n't), hyphens between words and brackets are joined again."""
+    text = join_words(words)
+    text = re.sub(r"(?<=\w) (n't|['’](?:s|re|ve|ll|d|m))\b", r"\1", text)
+    text = re.sub(r"(?<=\w) ([-/]) (?=\w)", r"\1", text)
+    return re.sub(r"(?<=\() | (?=[):;])", "", text)
+
+
+class Words(NamedTuple):
+    """How a text is cut into words, given its language, and put together again."""
+
+    split_of: Callable[[str], Callable[[str], list[str]]]
+    join: Callable[[Sequence[str]], str]
+
+
+SPLITS = {"words": Words(lambda language: split_words, join_words), "spacy": Words(spacy_words, join_spacy_words)}
 
 
 class WordTokenizer:
     """Words of one of `SPLITS` and a vocabulary, most frequent words first."""
 
-    def __init__(self, vocabulary: Sequence[str], split: Callable[[str], list[str]] = split_words):
+    def __init__(self, vocabulary: Sequence[str], name: str = "words", language: str = ""):
         self._words = (*SPECIALS, *vocabulary)
         self._ids = {word: index for index, word in enumerate(self._words) if index >= len(SPECIALS)}
-        self._split = split
+        self._split, self._join = SPLITS[name].split_of(language), SPLITS[name].join
         self.size = len(self._words)
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], min_count: int, vocabulary: int, split: Callable[[str], list[str]] = split_words
+        cls, texts: Iterable[str], min_count: int, vocabulary: int, name: str = "words", language: str = ""
     ) -> "WordTokenizer":
         """At most `vocabulary` entries, specials included, of the words seen `min_count` times or more."""
-        if vocabulary <= len(SPECIALS):
-            raise UserError(
-                f"config.data.vocabulary={vocabulary}: every word would be <unk>; the first {len(SPECIALS)} are taken."
-            )
+        split = SPLITS[name].split_of(language)
         counts = collections.Counter(word for text in texts for word in split(text))
         kept = [word for word, count in counts.most_common() if count >= min_count and word not in SPECIALS]
         if not kept:
             raise UserError(
                 f"no word is seen {min_count} times: every word would be <unk>. Lower --config.data.min_count."
             )
-        return cls(kept[: vocabulary - len(SPECIALS)], split)
+        return cls(kept[: vocabulary - len(SPECIALS)], name, language)
 
     @classmethod
-    def load(cls, path: Path, split: Callable[[str], list[str]] = split_words) -> "WordTokenizer":
-        return cls(path.read_text(encoding="utf-8").split("\n")[len(SPECIALS) : -1], split)
+    def load(cls, path: Path, name: str = "words", language: str = "") -> "WordTokenizer":
+        return cls(path.read_text(encoding="utf-8").split("\n")[len(SPECIALS) : -1], name, language)
 
     def save(self, path: Path) -> None:
         path.write_text("".join(f"{word}\n" for word in self._words), encoding="utf-8")
@@ -100,7 +114,7 @@ class WordTokenizer:
         return [self._words[index] for index in ids]
 
     def decode(self, ids: Iterable[int]) -> str:
-        return re.sub(r" ([,.!?])", r"\1", " ".join(self.words(until_end(ids))))
+        return self._join(self.words(until_end(ids)))
 
 
 class SubwordTokenizer:
@@ -170,17 +184,12 @@ def train_tokenizer(name: str, texts: Iterable[str], language: str, min_count: i
     """The tokenizer that one of `TOKENIZERS` names, learnt from texts; `min_count` is for words alone."""
     if name in SUBWORDS:
         return SubwordTokenizer.train(texts, name, vocabulary)
-    return WordTokenizer.train(texts, min_count, vocabulary, SPLITS[name](language))
+    return WordTokenizer.train(texts, min_count, vocabulary, name, language)
 
 
 def load_tokenizer(name: str, path: Path, language: str) -> Tokenizer:
     """A tokenizer as it was saved."""
-    return SubwordTokenizer.load(path) if name in SUBWORDS else WordTokenizer.load(path, SPLITS[name](language))
-
-
-def with_end(ids: Sequence[int], max_length: int) -> list[int]:
-    """The ids and the end, cut to `max_length`."""
-    return [*ids, EOS][:max_length]
+    return SubwordTokenizer.load(path) if name in SUBWORDS else WordTokenizer.load(path, name, language)
 
 
 def until_end(ids: Iterable[int]) -> list[int]:

@@ -12,27 +12,31 @@ Alignments = Sequence[Sequence[Sequence[int]]]  # of sentence i and target word 
 def alignment_error_rate(weights: Weights, alignments: Alignments) -> float:
     """AER = 1 − 2 |A ∩ T| / (|A| + |T|) of the strongest links A against the true ones T (Och & Ney 2003, eq. 9).
 
-    Every true link is sure. Target words without a true link say nothing and are left out of A.
+    Every true link is sure. Target words without a true link say nothing and are left out of A, and so is a
+    word that looks nowhere.
     """
     shared = found = true = 0
     for matrix, alignment in zip(weights, alignments, strict=True):
         for row, links in zip(matrix, alignment, strict=False):
             if links:
-                shared += int(np.argmax(row)) in set(links)
-                found += 1
+                shared += row.any() and int(np.argmax(row)) in set(links)
+                found += bool(row.any())
                 true += len(set(links))
-    return 1 - 2 * shared / (found + true)
+    return float(1 - 2 * shared / (found + true))
 
 
 def coverage(weights: Weights) -> float:
-    """The share of source words that some target word looks at most."""
-    return float(np.mean([len(set(matrix.argmax(-1))) / matrix.shape[-1] for matrix in weights]))
+    """The share of source words that some target word looks at most; the last column, the end, is left out."""
+    return float(np.mean([_looked_at(matrix) / max(matrix.shape[-1] - 1, 1) for matrix in weights]))
 
 
 def entropy(weights: Weights) -> float:
-    """−Σ_s α_s ln α_s in nats, the mean over target words: 0 looks at one word, ln S at all alike."""
-    rows = [-np.sum(matrix * np.log(np.maximum(matrix, 1e-30)), axis=-1) for matrix in weights]
-    return float(np.mean(np.concatenate(rows)))
+    """−Σ_s α_s ln α_s in nats, the mean over target words: 0 looks at one word, ln S at all alike.
+
+    Words that look nowhere are left out.
+    """
+    rows = np.concatenate([-np.sum(m * np.log(np.maximum(m, 1e-30)), axis=-1)[m.any(-1)] for m in weights])
+    return float(np.mean(rows)) if len(rows) else float("nan")
 
 
 def agreement(weights: Weights, alignments: Alignments) -> float:
@@ -41,7 +45,7 @@ def agreement(weights: Weights, alignments: Alignments) -> float:
     Words without a true source word are left out.
     """
     hits = [
-        int(np.argmax(row)) in set(true)
+        bool(row.any()) and int(np.argmax(row)) in set(true)
         for matrix, alignment in zip(weights, alignments, strict=True)
         for row, true in zip(matrix, alignment, strict=False)
         if len(true)
@@ -51,5 +55,10 @@ def agreement(weights: Weights, alignments: Alignments) -> float:
 
 def monotonicity(weights: Weights) -> float:
     """The share of neighbouring target words whose strongest source words are in order (or the same)."""
-    steps = np.concatenate([np.diff(matrix.argmax(-1)) for matrix in weights])
-    return float(np.mean(steps >= 0))
+    steps = np.concatenate([np.diff(matrix[matrix.any(-1)].argmax(-1)) for matrix in weights])
+    return float(np.mean(steps >= 0)) if len(steps) else float("nan")
+
+
+def _looked_at(matrix: np.ndarray) -> int:
+    places = matrix[matrix.any(-1)].argmax(-1)
+    return len(set(places[places < matrix.shape[-1] - 1].tolist()))

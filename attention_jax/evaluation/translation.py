@@ -15,15 +15,13 @@ Batches = Iterable[tuple[np.ndarray, Batch]]  # places in the corpus, and padded
 def losses(loss: Callable[[Batch], Any], batches: Batches, words: int) -> dict[str, float]:
     """Nats per target token over all batches, and perplexity per token and per word.
 
-    `loss` gives a batch's sum and count; `words` counts the words of the same targets, ends included.
+    `loss` gives a batch's sum and count; `words` counts the words of the same targets, ends included, or is 0
+    where they are not known.
     """
     sums = jax.device_get([loss(batch) for _, batch in batches])
     total, count = (float(sum(getattr(s, part) for s in sums)) for part in ("total", "count"))
-    return {
-        "loss": total / count,
-        "perplexity": _exp(total / count),
-        "perplexity_per_word": _exp(total / words),
-    }
+    found = {"loss": total / count, "perplexity": _exp(total / count)}
+    return found | ({"perplexity_per_word": _exp(total / words)} if words else {})
 
 
 def gather_rows(program: Callable[[Batch], Any], batches: Batches) -> list[np.ndarray]:

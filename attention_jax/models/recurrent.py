@@ -131,6 +131,11 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         """What the score will compare with."""
         raise NotImplementedError
 
+    def first_feed(self, memory: Memory) -> Array | None:
+        """What is fed beside the first word."""
+        del memory
+        return None
+
     def advance(self, memory: Memory) -> Advance:
         """One decoder step over this memory."""
         raise NotImplementedError
@@ -222,11 +227,6 @@ class RecurrentTranslator(nn.Module, kw_only=True):
 
     def _start(self, memory: Memory) -> DecoderState:
         return DecoderState(memory.states, self.first_feed(memory))
-
-    def first_feed(self, memory: Memory) -> Array | None:
-        """What is fed beside the first word."""
-        del memory
-        return None
 
     def _gates_of(self, embedded: Float[Array, "... e"]) -> Float[Array, "... gh"]:
         first = self.cells[0].weights()

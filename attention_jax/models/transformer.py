@@ -169,7 +169,7 @@ class Transformer(nn.Module, kw_only=True):
         return Memory(tuple(layer.project_memory(x) for layer in self.decoders), lengths), found
 
     def _teach(self, memory: Memory, inputs: Array, dropout: Dropout | None) -> tuple[Array, list[dict[str, Array]]]:
-        valid = inputs != PADDING
+        valid = (inputs != PADDING) & (memory.lengths > 0)[:, None]
         x = self._embed(self.target_embedding, inputs, jnp.arange(inputs.shape[-1])[None, :], dropout, 1)
         found = []
         for index, (layer, keys_values) in enumerate(zip(self.decoders, memory.layers, strict=True)):

@@ -64,7 +64,7 @@ def length_figure(result: dict, path: Path) -> Figure:
     return curves(
         series,
         path,
-        "BLEU by the length of the source: each point is a fifth of the sentences, at the longest of them.",
+        "BLEU by the length of the source, in groups of about as many sentences, each at its longest.",
         xlabel="source words, at most",
         ylabel="sacreBLEU",
     )

@@ -91,7 +91,8 @@ def evaluate(experiment: Experiment, request: Request) -> None:
     request.require_run()
     with request.open(ignoring="evaluate") as run:
         for name, value in flatten(experiment.evaluate(request.config, run)).items():
-            print(f"{name}\t{value}")
+            if name != "members":
+                print(f"{name}\t{value}")
 
 
 def report(experiment: Experiment, request: Request) -> None:
@@ -115,11 +116,14 @@ def translate(experiment: Experiment, request: Request) -> None:
         refuse_other(request.workdir, stored, request.config, ignoring="evaluate")
     run = Run(request.workdir, request.started)  # not locked: a run may be used while others use it
     translations = experiment.translate(request.config, run, read_lines(request.input), request.attention)
+    output = Path(request.output)
     if request.output == "-":
         for line in translations:
             print(line, flush=True)
+    elif output.exists() and not output.is_file():  # a device or a pipe
+        output.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
     else:
-        write_whole(Path(request.output), "".join(f"{line}\n" for line in translations))
+        write_whole(output, "".join(f"{line}\n" for line in translations))
 
 
 def describe(experiment: Experiment, request: Request) -> None:
@@ -154,7 +158,7 @@ def _write_report(experiment: Experiment, config: ConfigDict, run: Run, result: 
 
 
 def _print_result(run: Run) -> None:
-    shown = {name: _show(value) for name, value in flatten(run.result() or {}).items()}
+    shown = {name: _show(name, value) for name, value in flatten(run.result() or {}).items()}
     width = max(map(len, shown))
     for name, text in shown.items():
         if text:
@@ -164,10 +168,10 @@ def _print_result(run: Run) -> None:
         print(path)
 
 
-def _show(value: Any) -> str:
+def _show(name: str, value: Any) -> str:
     """Numbers, and intervals as two of them; nothing for anything else."""
-    if isinstance(value, list):
-        return " to ".join(map(_show, value)) if len(value) == 2 and all(map(_show, value)) else ""
+    if isinstance(value, list) and "ci95" in name:
+        return " to ".join(_show("", end) for end in value)
     return show_number(value) if isinstance(value, (int, float)) else ""
 
 

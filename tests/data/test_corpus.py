@@ -102,6 +102,9 @@ def test_held_out_files_replace_the_split_and_leave_the_training_pairs(tmp_path)
         ({"source": "web"}, "config.data.source='web': choose one of embedded, tsv, parallel"),
         ({"split": "none"}, "config.data.split='none': choose one of by_source, in_order"),
         ({"path": ""}, "config.data.path is not set"),
+        ({"vocabulary": 4}, "config.data.vocabulary=4: every word would be <unk>"),
+        ({"vocabulary": 0, "tokenizer": "bpe"}, "config.data.vocabulary=0: every word would be <unk>"),
+        ({"tokenizer": "spacy", "joint_vocabulary": True}, "spaCy's rules are of one language alone"),
     ],
 )
 def test_a_wrong_choice_names_its_key(tmp_path, change, message):

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from support import ROOT
 
 import experiments
+from attention_jax.data.corpus import DataConfig, require_usable
 from attention_jax.data.grammar import sentence_pairs
 from attention_jax.runs.folder import flatten
 from attention_jax.runs.modes import MODES, Request
@@ -91,6 +92,7 @@ def leaves(config, prefix=""):
 @pytest.mark.parametrize("variant", PAIRS)
 def test_every_model_is_built_for_every_corpus(variant):
     config = nmt.get_config(variant)
+    require_usable(DataConfig(**config.data))
     model = build(config, config.data.vocabulary, config.data.vocabulary)
     assert jax.tree.leaves(jax.eval_shape(lambda: init(model, jax.random.key(0))))
 

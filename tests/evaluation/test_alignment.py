@@ -32,9 +32,18 @@ def test_the_alignment_error_rate_counts_links_that_are_missing_and_links_that_a
     assert alignment_error_rate([DIAGONAL], [[[0], [], [0], []]]) == 1 - 2 * 1 / (2 + 2)
 
 
-def test_coverage_is_the_share_of_source_words_that_are_looked_at():
+def test_coverage_is_the_share_of_source_words_that_are_looked_at_their_end_left_out():
     assert coverage([DIAGONAL]) == 1
-    assert coverage([np.eye(4)[[0, 0, 0, 0]], DIAGONAL]) == 0.625
+    assert coverage([np.eye(5)[[0, 0, 0, 4]], DIAGONAL]) == (1 / 4 + 1) / 2
+
+
+def test_a_word_that_looks_nowhere_is_no_link():
+    blind = DIAGONAL * [[1], [0], [1], [1]]
+    truth = [[0], [1], [2], [3]]
+    assert agreement([blind], [truth]) == 0.75
+    assert alignment_error_rate([blind], [truth]) == 1 - 2 * 3 / (3 + 4)
+    assert entropy([blind]) == 0
+    assert monotonicity([DIAGONAL[[1, 0, 2]] * [[1], [0], [1]]]) == 1
 
 
 def test_entropy_is_zero_for_one_word_and_the_logarithm_for_all_alike():

@@ -89,6 +89,17 @@ def test_batch_norm_learns_its_moments_in_training_and_uses_them_afterwards():
     assert not np.allclose(a, b)
 
 
+def test_rows_without_a_sentence_leave_no_trace_in_the_moments():
+    module, variables = make(norm="batch")
+
+    def moments(rows):
+        padded = [jnp.pad(array, ((0, rows), *((0, 0),) * (array.ndim - 1))) for array in (SOURCE, LENGTHS, INPUTS)]
+        padded[2] = padded[2].at[:, 0].set(1)  # what a decoder reads first
+        return module.apply(variables, *padded, Dropout(jax.random.key(1), 0.0), mutable=["batch_stats"])[1]
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), moments(0), moments(5))
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
