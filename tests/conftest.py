@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+# Two devices; and programs that run once are not worth optimising: tests spend their time compiling.
+FLAGS = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 
 import jax
 import numpy as np

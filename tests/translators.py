@@ -33,10 +33,10 @@ SAME = ("transformer_base", "transformer_big")  # at these sizes transformer_tin
 NAMES = [name for name in (*MODELS, *OPTIONS) if name not in SAME]
 
 
-def build(name, **more):
+def build(name, **sizes):
     base, options = OPTIONS.get(name, (name, {}))
     kwargs = MODELS[base]["kwargs"]
-    kwargs = kwargs | {key: size for key, size in SIZES.items() if key in kwargs} | options | more
+    kwargs = kwargs | {key: size for key, size in {**SIZES, **sizes}.items() if key in kwargs} | options
     target = 11 if kwargs.get("shared") == "all" else 13
     return TRANSLATORS[MODELS[base]["name"]](source_vocabulary=11, target_vocabulary=target, **kwargs)
 
@@ -45,9 +45,9 @@ def fresh(module, key):
     return jax.jit(module.init)(key, SOURCE, LENGTHS, INPUTS)
 
 
-def trained(name):
+def trained(name, **sizes):
     """The model and variables that are not at their start: biases of zero would hide mistakes."""
-    module = build(name)
+    module = build(name, **sizes)
     variables = fresh(module, jax.random.key(0))
     noise = iter(jax.random.split(jax.random.key(1), 200))
     params = jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables["params"])
