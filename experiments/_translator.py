@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.batching import in_order, make_buckets
-from attention_jax.data.corpus import Corpus, DataConfig, Sentences, Split
+from attention_jax.data.batching import in_order, make_buckets, split_buckets
+from attention_jax.data.config import DataConfig
+from attention_jax.data.corpus import Corpus, Split
+from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import BOS, EOS, PAD, SPLITS, Tokenizer, split_words, until_end
 from attention_jax.decoding.beam import beam_search
 from attention_jax.decoding.greedy import greedy
@@ -104,7 +106,7 @@ def measure_split(
     """Loss over a split's pairs; BLEU over its sentences, by their length too; how attention aligns them."""
     data, split = DataConfig(**config.data), corpus.splits[name]
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
-    pairs = in_order(make_buckets(split.source, split.target, data.buckets, data.batch_tokens))
+    pairs = in_order(split_buckets(split, data.batch_tokens))
     is_cut = data.on_long == "truncate" and corpus.meta["too_long"]["pairs"]
     words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
     asked = encode(corpus.source, sources, data.max_length)

@@ -13,8 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.batching import Batches, Bucket, gather_on_host, make_buckets
-from attention_jax.data.corpus import Corpus, DataConfig, Sentences, load_or_import, load_references
+from attention_jax.data.batching import Batches, gather_on_host, split_buckets
+from attention_jax.data.config import DataConfig
+from attention_jax.data.corpus import Corpus, load_references
+from attention_jax.data.importing import load_or_import
+from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import EOS, split_words
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import summarize
@@ -58,8 +61,10 @@ def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
     if config.train.best_by not in choices:
         raise UserError(f"config.train.best_by={config.train.best_by!r}: choose one of {', '.join(choices)}.")
     data = DataConfig(**config.data)
-    buckets = _training_buckets(data, corpus)
-    tables = jax.device_put([bucket.table for bucket in buckets]) if data.on_device else []
+    buckets = split_buckets(corpus.splits["train"], data.batch_tokens)
+    tables = (
+        jax.device_put([bucket.rows(np.arange(len(bucket.places))) for bucket in buckets]) if data.on_device else []
+    )
     batches = Batches(buckets, config.train.steps_per_call)
 
     def call(seed, step, stop):
@@ -113,8 +118,8 @@ def measure(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, 
     names: list[str] = [name for name in ("validation", "test") if name in corpus.splits]
     found: dict[str, dict] = {name: measure_split(programs, variables, corpus, name, config) for name in names}
     if config.evaluate.book_sentences:
-        known = {" ".join(split_words(r.source)): r for r in load_references(run.path / "data")}
-        named = (" ".join(split_words(sentence)) for sentence in config.evaluate.book_sentences)
+        named = [" ".join(split_words(sentence)) for sentence in config.evaluate.book_sentences]
+        known = {" ".join(split_words(r.source)): r for r in load_references(run.path / "data", named)}
         sentences = [sentence for sentence in named if sentence in known]
         references = {sentence: [split_words(text) for text in known[sentence].targets] for sentence in sentences}
         asked = encode(corpus.source, (known[sentence].source for sentence in sentences), data.max_length)
@@ -218,10 +223,10 @@ def _start_from(config: ConfigDict, programs: Translator) -> Variables | None:
 
 
 def _attention_figure(config, corpus: Corpus, programs: Translator, variables: Variables, path: Path) -> Figure:
-    references = corpus.splits["validation" if "validation" in corpus.splits else "train"].references
-    places = np.linspace(0, len(references) - 1, config.evaluate.examples).astype(int)
+    split = corpus.splits["validation" if "validation" in corpus.splits else "train"]
+    places = np.linspace(0, len(split.source) - 1, config.evaluate.examples).astype(int)
     data = DataConfig(**config.data)
-    sources = encode(corpus.source, (references[place].source for place in places), data.max_length)
+    sources = Sentences.join(split.source[place] for place in places)
     outputs = translate(programs, variables, sources, data)
     return _draw_attention(corpus, programs, variables, sources, outputs, data, path)
 
@@ -257,11 +262,11 @@ def _write_predictions(config, run: Run, corpus: Corpus, programs: Translator, v
 
 def _cost(config: ConfigDict, corpus: Corpus, programs: Translator) -> dict:
     """Parameters, and the matrix-product FLOPs of one seed's whole training."""
-    buckets = _training_buckets(DataConfig(**config.data), corpus)
+    buckets = split_buckets(corpus.splits["train"], config.data.batch_tokens)
     steps = config.train.steps / sum(bucket.num_batches for bucket in buckets)
     total = 0.0
     for bucket in buckets:
-        description = _description(config, programs.model, bucket.batch_size, bucket.source.shape[-1])
+        description = _description(config, programs.model, bucket.batch_size, bucket.length)
         total += flops(description.step, *description.arguments) * bucket.num_batches * steps
     return {"parameters": sum(leaf.size for leaf in jax.tree.leaves(description.parameters)), "flops": total}
 
@@ -287,11 +292,6 @@ def _training_loss(model: nn.Module):
         return loss(model, variables, batch, dropout, hyper["label_smoothing"])
 
     return training_loss
-
-
-def _training_buckets(data: DataConfig, corpus: Corpus) -> list[Bucket]:
-    split = corpus.splits["train"]
-    return make_buckets(split.source, split.target, data.buckets, data.batch_tokens)
 
 
 def _over_seeds(members: list[dict]) -> dict:

@@ -76,5 +76,5 @@ def test_importing_the_package_costs_little_more_than_jax():
         subprocess.run([sys.executable, "-c", statement], check=True, cwd=ROOT)
         return time.perf_counter() - start
 
-    rooms = "import attention_jax.ops.pooling, attention_jax.data.corpus, attention_jax.reports.page"
+    rooms = "import attention_jax.ops.pooling, attention_jax.data.importing, attention_jax.reports.page"
     assert min(seconds(rooms) for _ in range(2)) < 1.5 * min(seconds("import jax") for _ in range(2)) + 0.5

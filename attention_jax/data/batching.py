@@ -6,28 +6,30 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from attention_jax.data.corpus import Sentences
-from attention_jax.data.tokenizers import PAD
+from attention_jax.data.corpus import Split
+from attention_jax.data.permutation import permuted
+from attention_jax.data.sentences import Sentences
 
 NO_ROW = -1
 
 
 class Bucket(NamedTuple):
-    """Sentence pairs padded to one length, their places in the corpus, and how many make a batch."""
+    """Sentence pairs that are padded to one length: their places in the corpus, and how many make a batch."""
 
     places: Int[np.ndarray, " rows"]
-    source: Int[np.ndarray, "rows length"]
-    target: Int[np.ndarray, "rows length"]
+    source: Sentences
+    target: Sentences
+    length: int
     batch_size: int
 
-    @property
-    def table(self) -> dict[str, np.ndarray]:
-        """The columns that a training step gathers its batch from."""
-        return {"source": self.source, "target": self.target}
+    def rows(self, index: Int[np.ndarray, " rows"]) -> dict[str, Int[np.ndarray, "rows length"]]:
+        """Some of its pairs, padded; `NO_ROW` gives a row of padding."""
+        places = np.where(index >= 0, self.places[np.maximum(index, 0)], NO_ROW)
+        return {side: getattr(self, side).rows(places, self.length) for side in ("source", "target")}
 
     @property
     def num_batches(self) -> int:
-        return -(-len(self.source) // self.batch_size)
+        return -(-len(self.places) // self.batch_size)
 
 
 class Call(NamedTuple):
@@ -37,94 +39,74 @@ class Call(NamedTuple):
     rows: Int[np.ndarray, "steps batch"]
 
 
+def split_buckets(split: Split, batch_tokens: int) -> list[Bucket]:
+    """The buckets of an imported split; a batch has `batch_tokens` // length rows."""
+    return [
+        Bucket(places, split.source, split.target, length, max(batch_tokens // length, 1))
+        for length, places in split.buckets.items()
+        if len(places)
+    ]
+
+
 def make_buckets(source: Sentences, target: Sentences, boundaries: Sequence[int], batch_tokens: int) -> list[Bucket]:
-    """Each pair in the first bucket that holds both sides; a batch has `batch_tokens` // length rows."""
-    longest = np.maximum(source.lengths, target.lengths)
-    home = np.searchsorted(np.asarray(boundaries), longest)
-    buckets = []
-    for index, length in enumerate(boundaries):
-        members = np.flatnonzero(home == index)
-        if len(members):
-            rows = [pad([sentences[int(i)] for i in members], length) for sentences in (source, target)]
-            buckets.append(Bucket(members, rows[0], rows[1], max(batch_tokens // length, 1)))
-    return buckets
-
-
-def pad(sentences: Sequence[Sequence[int] | np.ndarray], length: int) -> Int[np.ndarray, "rows length"]:
-    """Sentences as rows, padded at the end."""
-    rows = np.full((len(sentences), length), PAD, np.int32)
-    for row, sentence in zip(rows, sentences, strict=True):
-        row[: len(sentence)] = sentence
-    return rows
+    """Each pair in the first bucket that holds both sides, for sentences that were not imported."""
+    home = np.searchsorted(np.asarray(boundaries), np.maximum(source.lengths, target.lengths))
+    places = {length: np.flatnonzero(home == index) for index, length in enumerate(boundaries)}
+    return split_buckets(Split(source, target, places, []), batch_tokens)
 
 
 def gather_on_host(
     bucket: Bucket, rows: Int[np.ndarray, "steps batch"], steps: int
 ) -> tuple[dict[str, np.ndarray], Int[np.ndarray, "steps batch"]]:
     """A table of just the rows of `steps` steps (missing ones are padding), and their places in it."""
-    every = np.full((steps, rows.shape[1]), NO_ROW, np.int32)
+    every = np.full((steps, rows.shape[1]), NO_ROW, np.int64)
     every[: len(rows)] = rows
     places = np.arange(every.size, dtype=np.int32).reshape(every.shape)
-    table = {name: column[np.maximum(every.ravel(), 0)] for name, column in bucket.table.items()}
-    return table, np.where(every == NO_ROW, NO_ROW, places)[: len(rows)]
+    return bucket.rows(every.ravel()), places[: len(rows)]
 
 
 def in_order(buckets: Sequence[Bucket]) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
     """Every batch once, for evaluation: places in the corpus, and rows filled up with padding to full batches."""
     for bucket in buckets:
         for first in range(0, len(bucket.places), bucket.batch_size):
-            part = slice(first, first + bucket.batch_size)
-            missing = ((0, bucket.batch_size - len(bucket.places[part])), (0, 0))
-            yield (
-                bucket.places[part],
-                {"source": np.pad(bucket.source[part], missing), "target": np.pad(bucket.target[part], missing)},
-            )
+            index = np.arange(first, first + bucket.batch_size)
+            is_there = index < len(bucket.places)
+            yield bucket.places[index[is_there]], bucket.rows(np.where(is_there, index, NO_ROW))
 
 
 class Batches:
     """The order of training: every pair once an epoch, in batches of one bucket, `steps_per_call` in a row.
 
     Which bucket comes when depends on the epoch alone, so that runs of different seeds meet the same
-    shapes at the same step; which rows a batch holds depends on the seed and the epoch.
+    shapes at the same step; which rows a batch holds depends on the seed and the epoch. Nothing is remembered,
+    and no list of all pairs is made: the shuffle is a keyed permutation.
     """
 
     def __init__(self, buckets: Sequence[Bucket], steps_per_call: int):
         self._buckets = buckets
-        self._steps_per_call = steps_per_call
-        self.steps_per_epoch = sum(bucket.num_batches for bucket in buckets)
-        self._cached: dict[tuple, np.ndarray] = {}
+        self._calls = np.array(
+            [
+                (index, first, min(steps_per_call, bucket.num_batches - first))
+                for index, bucket in enumerate(buckets)
+                for first in range(0, bucket.num_batches, steps_per_call)
+            ]
+        )
+        self.steps_per_epoch = int(self._calls[:, 2].sum())
 
     def call(self, seed: int, step: int, stop: int) -> Call:
         """The batches of `step` and of those that follow in one call, not beyond `stop` or the epoch."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        for bucket, first, count in self._plan(epoch):
-            if position < count:
-                last = min(first + count, first + position + stop - step)
-                return Call(bucket, self._batches(seed, epoch, bucket)[first + position : last])
-            position -= count
-        raise AssertionError("the plan of an epoch covers every step")
+        plan = self._calls[permuted(np.arange(len(self._calls)), len(self._calls), (epoch,))]
+        ends = np.cumsum(plan[:, 2])
+        place = np.searchsorted(ends, position, side="right")
+        bucket, first, count = plan[place].tolist()
+        done = position - int(ends[place] - count)
+        return Call(bucket, self._batches(seed, epoch, bucket, first + done, min(count - done, stop - step)))
 
-    def _plan(self, epoch: int) -> list[tuple[int, int, int]]:
-        """(bucket, first batch, number of batches) of every call of an epoch."""
-        size = self._steps_per_call
-        calls = [
-            (index, first, min(size, bucket.num_batches - first))
-            for index, bucket in enumerate(self._buckets)
-            for first in range(0, bucket.num_batches, size)
-        ]
-        return [calls[i] for i in np.random.default_rng((epoch,)).permutation(len(calls))]
-
-    def _batches(self, seed: int, epoch: int, index: int) -> np.ndarray:
-        key = (seed, epoch, index)
-        if key not in self._cached:
-            stale = [old for old in self._cached if old[0] == seed and old[1] != epoch]
-            for old in stale:
-                del self._cached[old]
-            self._cached[key] = _shuffled(self._buckets[index], np.random.default_rng(key))
-        return self._cached[key]
-
-
-def _shuffled(bucket: Bucket, random: np.random.Generator) -> np.ndarray:
-    rows = np.full(bucket.num_batches * bucket.batch_size, NO_ROW, np.int32)
-    rows[: len(bucket.source)] = random.permutation(len(bucket.source))
-    return rows.reshape(-1, bucket.batch_size)
+    def _batches(self, seed: int, epoch: int, index: int, first: int, count: int) -> np.ndarray:
+        """Some consecutive batches of a bucket's shuffled pairs."""
+        bucket = self._buckets[index]
+        size = len(bucket.places)
+        order = np.arange(first * bucket.batch_size, (first + count) * bucket.batch_size)
+        rows = np.where(order < size, permuted(np.minimum(order, size - 1), size, (seed, epoch, index)), NO_ROW)
+        return rows.reshape(count, bucket.batch_size).astype(np.int32 if size < 2**31 else np.int64)

@@ -4,12 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from attention_jax.data.config import DataConfig
 from attention_jax.errors import UserError
 
 HOW_TO_GET = (
     "Sentence pairs of many languages, one tab-separated pair a line, are at https://www.manythings.org/anki/ "
     "(fra-eng.zip holds fra.txt)"
 )
+
+
+SHOWN = 5  # bad lines that are named
 
 
 class Pair(NamedTuple):
@@ -28,12 +32,21 @@ class BadLines:
         if on_bad_line not in ("error", "skip"):
             raise UserError(f"config.data.on_bad_line={on_bad_line!r}: choose 'error' or 'skip'.")
         self._skips = on_bad_line == "skip"
-        self.places: list[str] = []
+        self.count = 0
+        self.first: list[str] = []
 
     def report(self, where: str, problem: str) -> None:
         if not self._skips:
             raise UserError(f"{where}: {problem}. Fix the line, or set --config.data.on_bad_line=skip.")
-        self.places.append(where)
+        self.count += 1
+        if self.count <= SHOWN:
+            self.first.append(where)
+
+
+def read_pairs(config: DataConfig, name: str, bad_lines: BadLines) -> Iterator[Pair]:
+    """The pairs of one of the config's files; where `train_path` names one, `path` is the folder of all."""
+    folder = Path(config.path).expanduser() if config.train_path else Path()
+    return READERS[config.source](config, folder / Path(name or config.path).expanduser(), bad_lines)
 
 
 def read_tsv(path: Path, bad_lines: BadLines) -> Iterator[Pair]:
@@ -91,3 +104,17 @@ def _require_file(path: Path) -> None:
         raise UserError(f"{path}: no such file. {HOW_TO_GET}; then set --config.data.path.")
     if path.stat().st_size == 0:
         raise UserError(f"{path}: the file is empty. {HOW_TO_GET}.")
+
+
+def _read_embedded(config: DataConfig, path: Path, bad_lines: BadLines) -> Iterator[Pair]:
+    from attention_jax.data.grammar import sentence_pairs
+
+    del path, bad_lines
+    return sentence_pairs(config.seed)
+
+
+READERS = {
+    "embedded": _read_embedded,
+    "tsv": lambda config, path, bad_lines: read_tsv(path, bad_lines),
+    "parallel": lambda config, path, bad_lines: read_parallel(path, config.languages, bad_lines),
+}

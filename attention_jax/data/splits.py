@@ -1,55 +1,60 @@
 """Splits by source sentence: one sentence with several translations is never on both sides."""
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
+import hashlib
+import heapq
+from collections.abc import Callable, Iterator
 
 from attention_jax.data.sources import Pair
 from attention_jax.data.tokenizers import split_words
 from attention_jax.errors import UserError
 
-Splits = dict[str, list[Pair]]
+REST = "rest"  # pairs of the file that are in no split
+Assigned = Iterator[tuple[str, Pair]]
 
 
-def by_source(pairs: Sequence[Pair], train: int, validation: int, test: int, seed: int) -> Splits:
-    """`validation` and `test` source sentences drawn at random; the rest, or `train` of them, to train on."""
-    keys = list(dict.fromkeys(map(sentence_key, pairs)))
-    if validation + test >= len(keys):
+def by_source(read: Callable[[], Iterator[Pair]], train: int, validation: int, test: int, seed: int) -> Assigned:
+    """`validation` and `test` source sentences drawn at random; the rest, or `train` of them, to train on.
+
+    A sentence is drawn by a hash of the seed and its words: the smallest are held out. `read` is called twice.
+    """
+    wanted = validation + test + max(train, 1)
+    drawn = _smallest((_hash(pair, seed) for pair in read()), wanted)
+    if len(drawn) <= validation + test:
         raise UserError(
-            f"{len(keys):,} different source sentences cannot spare {validation:,} for validation and {test:,} "
+            f"{len(drawn):,} different source sentences cannot spare {validation:,} for validation and {test:,} "
             "for test. Lower --config.data.validation and --config.data.test."
         )
-    order = np.random.default_rng(seed).permutation(len(keys))
-    names = np.full(len(keys), "train", dtype=object)
-    names[order[:validation]] = "validation"
-    names[order[validation : validation + test]] = "test"
-    if train:
-        names[order[validation + test + train :]] = ""
-    home = dict(zip(keys, names, strict=True))
-    return _collect(pairs, [home[sentence_key(pair)] for pair in pairs])
+    held_out = dict.fromkeys(drawn[:validation], "validation") | dict.fromkeys(
+        drawn[validation : validation + test], "test"
+    )
+    last = drawn[-1] if train else 2**64
+    for pair in read():
+        place = _hash(pair, seed)
+        yield held_out.get(place, "train" if place <= last else REST), pair
 
 
-def in_order(pairs: Sequence[Pair], train: int, validation: int, test: int, seed: int) -> Splits:
+def in_order(read: Callable[[], Iterator[Pair]], train: int, validation: int, test: int, seed: int) -> Assigned:
     """The first `train` pairs; then, among sentences not seen before, the next `validation` and `test` pairs."""
     del seed
     home: dict[str, str] = {}
     left = {"train": train, "validation": validation, "test": test}
-    names = []
-    for pair in pairs:
-        open_split = next((name for name, count in left.items() if count > 0), "")
-        name = open_split if home.setdefault(sentence_key(pair), open_split) == open_split else ""
-        if name:
+    count = 0
+    for pair in read():
+        count += 1
+        name = next((name for name in left if left[name] > 0), REST)
+        if name != REST and home.setdefault(sentence_key(pair), name) != name:
+            name = REST
+        if name != REST:
             left[name] -= 1
-        names.append(name)
+        yield name, pair
     if any(left.values()):
         raise UserError(
-            f"{len(pairs):,} pairs are too few for {train:,} to train on, {validation:,} validation and {test:,} test. "
+            f"{count:,} pairs are too few for {train:,} to train on, {validation:,} validation and {test:,} test. "
             "Lower --config.data.train, --config.data.validation or --config.data.test."
         )
-    return _collect(pairs, names)
 
 
-SPLITTERS: dict[str, Callable[[Sequence[Pair], int, int, int, int], Splits]] = {
+SPLITTERS: dict[str, Callable[[Callable[[], Iterator[Pair]], int, int, int, int], Assigned]] = {
     "by_source": by_source,
     "in_order": in_order,
 }
@@ -60,9 +65,21 @@ def sentence_key(pair: Pair) -> str:
     return " ".join(split_words(pair.source))
 
 
-def _collect(pairs: Sequence[Pair], names: Sequence[str]) -> Splits:
-    splits: Splits = {"train": [], "validation": [], "test": []}
-    for pair, name in zip(pairs, names, strict=True):
-        if name:
-            splits[name].append(pair)
-    return splits
+def _hash(pair: Pair, seed: int) -> int:
+    digest = hashlib.blake2b(sentence_key(pair).encode(), digest_size=8, key=str(seed).encode())
+    return int.from_bytes(digest.digest())
+
+
+def _smallest(numbers: Iterator[int], count: int) -> list[int]:
+    """The `count` smallest different numbers, in order."""
+    heap: list[int] = []  # negated: the largest kept is first
+    kept: set[int] = set()
+    for number in numbers:
+        if number in kept or (len(heap) == count and number >= -heap[0]):
+            continue
+        kept.add(number)
+        if len(heap) < count:
+            heapq.heappush(heap, -number)
+        else:
+            kept.remove(-heapq.heapreplace(heap, -number))
+    return sorted(kept)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attention_jax.data.batching import NO_ROW, Batches, in_order, make_buckets
-from attention_jax.data.corpus import Sentences
+from attention_jax.data.sentences import Sentences
 
 RANDOM = np.random.default_rng(0)
 LENGTHS = RANDOM.integers(1, 9, (103, 2))
@@ -29,6 +29,16 @@ def test_a_pair_is_in_the_first_bucket_that_holds_both_sides():
         assert ((bounds[0] < longest) & (longest <= bounds[1])).all()
     assert sorted(np.concatenate([b.places for b in BUCKETS])) == list(range(103))
     assert [b.batch_size for b in BUCKETS] == [8, 4]
+
+
+def test_a_buckets_rows_are_its_pairs_padded():
+    for bucket in BUCKETS:
+        rows = bucket.rows(np.array([0, NO_ROW, len(bucket.places) - 1]))
+        for side in (0, 1):
+            found = rows[("source", "target")[side]]
+            assert found.shape == (3, bucket.length)
+            lengths = [LENGTHS[bucket.places[0], side], 0, LENGTHS[bucket.places[-1], side]]
+            np.testing.assert_array_equal(found, 5 * (np.arange(bucket.length) < np.array(lengths)[:, None]))
 
 
 @pytest.mark.parametrize("number", [0, 3])

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from attention_jax.data.corpus import DataConfig, Sentences, load_or_import, load_references
+from attention_jax.data.config import DataConfig
+from attention_jax.data.corpus import load_references
+from attention_jax.data.importing import load_or_import
 from attention_jax.data.sources import Pair
-from attention_jax.data.splits import by_source, in_order, sentence_key
+from attention_jax.data.splits import REST, by_source, in_order, sentence_key
 from attention_jax.data.tokenizers import EOS, UNK
 from attention_jax.errors import UserError
 from configs.nmt import CORPORA
@@ -22,26 +24,35 @@ def write(path, pairs):
     return str(path)
 
 
+def split(how, train, validation, test, seed=0):
+    """Every split's pairs."""
+    splits = {"train": [], "validation": [], "test": [], REST: []}
+    for name, pair in how(lambda: iter(PAIRS), train, validation, test, seed):
+        splits[name].append(pair)
+    return splits
+
+
 def test_a_source_sentence_is_in_one_split_alone():
-    splits = by_source(PAIRS, train=0, validation=3, test=2, seed=0)
+    splits = split(by_source, train=0, validation=3, test=2)
     keys = {name: {sentence_key(pair) for pair in pairs} for name, pairs in splits.items()}
     assert [len(keys[name]) for name in ("train", "validation", "test")] == [5, 3, 2]
     assert len(set.union(*keys.values())) == 10
     assert sum(map(len, splits.values())) == len(PAIRS)
-    assert splits == by_source(PAIRS, 0, 3, 2, seed=0)
-    assert splits != by_source(PAIRS, 0, 3, 2, seed=1)
+    assert splits == split(by_source, 0, 3, 2)
+    assert splits != split(by_source, 0, 3, 2, seed=1)
+    assert len(split(by_source, train=4, validation=3, test=2)["train"]) == 4 * 3
 
 
 def test_in_order_takes_the_first_pairs_and_validates_on_sentences_not_among_them():
-    splits = in_order(PAIRS, train=4, validation=5, test=0, seed=0)
+    splits = split(in_order, train=4, validation=5, test=0)
     assert splits["train"] == PAIRS[:4]
     assert splits["validation"] == PAIRS[6:11]
 
 
-@pytest.mark.parametrize(("split", "counts"), [(by_source, (0, 9, 1)), (in_order, (28, 5, 0))])
-def test_too_few_sentences_are_refused(split, counts):
+@pytest.mark.parametrize(("how", "counts"), [(by_source, (0, 9, 1)), (in_order, (28, 5, 0))])
+def test_too_few_sentences_are_refused(how, counts):
     with pytest.raises(UserError, match="Lower --config.data"):
-        split(PAIRS, *counts, seed=0)
+        split(how, *counts)
 
 
 def test_an_import_comes_back_from_its_files(tmp_path):
@@ -69,7 +80,7 @@ def test_every_reference_of_a_sentence_is_kept(tmp_path):
     path = write(tmp_path / "p.txt", [(f"a{i // 2}", f"x{i}") for i in range(20)])
     corpus = load_or_import(tmp_path / "data", config(path=path))
     assert [len(reference.targets) for reference in corpus.splits["validation"].references] == [2, 2]
-    assert len(load_references(tmp_path / "data")) == 10
+    assert [r.targets for r in load_references(tmp_path / "data", ["a3"])] == [["x6", "x7"]]
 
 
 LONG = [(f"a{i}", "x " * (i + 1)) for i in range(10)]
@@ -83,8 +94,9 @@ def test_long_sentences_are_refused_cut_or_skipped_as_the_config_says(tmp_path):
     cut = load_or_import(tmp_path / "cut", config(path=path, max_length=6, on_long="truncate")).meta
     assert cut["too_long"] == {"pairs": 5, "what": "truncate"}
     assert sum(cut["pairs"].values()) == 10
-    skipped = load_or_import(tmp_path / "skip", config(path=path, max_length=6, on_long="skip")).meta
-    assert sum(skipped["pairs"].values()) == 5
+    skipped = load_or_import(tmp_path / "skip", config(path=path, max_length=6, on_long="skip"))
+    assert sum(skipped.meta["pairs"].values()) == 5
+    assert len(skipped.splits["validation"].references) == skipped.meta["pairs"]["validation"]
 
 
 def test_held_out_files_replace_the_split_and_leave_the_training_pairs(tmp_path):
@@ -111,9 +123,3 @@ def test_a_wrong_choice_names_its_key(tmp_path, change, message):
     with pytest.raises(UserError, match=message):
         load_or_import(tmp_path / "data", config(**{"path": "p", **change}))
     assert not list(tmp_path.iterdir())
-
-
-def test_sentences_are_slices_of_one_array():
-    joined = Sentences.join([[1, 2], [], [3]])
-    assert [list(joined[i]) for i in range(3)] == [[1, 2], [], [3]]
-    assert list(joined.lengths) == [2, 0, 1]

@@ -8,7 +8,7 @@ from attention_jax.errors import UserError
 
 def read(path, on_bad_line="error"):
     bad_lines = BadLines(on_bad_line)
-    return [(pair.source, pair.target) for pair in read_tsv(path, bad_lines)], bad_lines.places
+    return [(pair.source, pair.target) for pair in read_tsv(path, bad_lines)], bad_lines.first
 
 
 @pytest.fixture

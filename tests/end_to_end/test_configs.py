@@ -9,8 +9,9 @@ from ml_collections import ConfigDict
 from support import ROOT
 
 import experiments
-from attention_jax.data.corpus import DataConfig, require_usable
+from attention_jax.data.config import DataConfig
 from attention_jax.data.grammar import sentence_pairs
+from attention_jax.data.importing import require_usable
 from attention_jax.runs.folder import flatten
 from attention_jax.runs.modes import MODES, Request
 from configs import kernel_regression, nmt

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from attention_jax.data.corpus import DataConfig, load_or_import
+from attention_jax.data.config import DataConfig
+from attention_jax.data.importing import load_or_import
 from attention_jax.data.sources import BadLines, read_tsv
 from attention_jax.data.splits import sentence_key
 from configs.nmt import CORPORA

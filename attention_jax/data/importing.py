@@ -1,0 +1,225 @@
+"""Import: any source into a corpus folder, in memory that does not grow with the number of pairs."""
+
+import bisect
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from attention_jax.data.config import DataConfig
+from attention_jax.data.corpus import (
+    SIDES,
+    Corpus,
+    bucket_file,
+    digest_of,
+    load,
+    load_tokenizers,
+    read_meta,
+    read_texts,
+    texts_file,
+)
+from attention_jax.data.sentences import ArrayWriter, SentenceWriter
+from attention_jax.data.sources import READERS, BadLines, Pair, read_pairs
+from attention_jax.data.splits import REST, SPLITTERS, sentence_key
+from attention_jax.data.tokenizers import EOS, SPECIALS, TOKENIZERS, Tokenizer, train_tokenizer
+from attention_jax.errors import UserError
+
+SPLITS = ("train", "validation", "test")
+ALL = (*SPLITS, REST)
+LEAST = {"train": 0, "validation": 0, "test": 0, "min_count": 1, "max_length": 2, "batch_tokens": 1}
+ON_LONG = ("error", "truncate", "skip")
+
+
+def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None = None) -> Corpus:
+    """The corpus in `folder`, imported first where it is not there yet, whole or not at all.
+
+    `vocabularies` is another corpus's folder whose vocabularies are to be used instead of new ones.
+    """
+    if not folder.exists():
+        aside = folder.with_name(folder.name + ".partial")
+        if vocabularies is not None and not vocabularies.is_dir():
+            raise UserError(f"config.train.init_from: {vocabularies.parent} holds no run of translation.")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            import_corpus(aside, config, vocabularies)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        os.replace(aside, folder)
+    return load(folder)
+
+
+def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -> None:
+    """Read, split, build the vocabularies on the training split alone, tokenize, and write.
+
+    Raises UserError for every kind of bad input, naming the file and line or the key.
+    """
+    bad_lines, first_bad_lines = _write_texts(folder, config)
+    names = [name for name in SPLITS if texts_file(folder, name).stat().st_size]
+    if "train" not in names:
+        raise UserError(f"{config.path or config.source}: no sentence pair to train on.")
+    tokenizers = _given_tokenizers(vocabularies, config) if vocabularies else _train_tokenizers(folder, config)
+    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+        tokenizer.save(folder / f"{side}.vocabulary")
+    written = {name: _write_tokens(folder, name, tokenizers, config) for name in names}
+    meta = {
+        "pairs": {name: kept for name, (kept, _) in written.items()},
+        "tokenizer": config.tokenizer,
+        "languages": config.languages,
+        "vocabulary": [tokenizer.size for tokenizer in tokenizers],
+        "vocabulary_digests": [digest_of(folder / f"{side}.vocabulary") for side in SIDES],
+        "buckets": config.buckets,
+        "bad_lines": bad_lines,
+        "first_bad_lines": first_bad_lines,
+        "too_long": {"pairs": sum(too_long for _, too_long in written.values()), "what": config.on_long},
+        "fingerprint": digest_of(*(folder / f"{name}.{side}.npy" for name in names for side in SIDES)),
+    }
+    (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+
+
+def require_usable(config: DataConfig) -> None:
+    """Raise UserError for a value that no corpus can be imported with."""
+    choices: dict[str, Collection[str]] = {
+        "source": READERS,
+        "split": SPLITTERS,
+        "tokenizer": TOKENIZERS,
+        "on_long": ON_LONG,
+    }
+    for name, known in choices.items():
+        if getattr(config, name) not in known:
+            raise UserError(f"config.data.{name}={getattr(config, name)!r}: choose one of {', '.join(known)}.")
+    if config.joint_vocabulary and config.tokenizer == "spacy":
+        raise UserError("config.data.joint_vocabulary=True: spaCy's rules are of one language alone.")
+    size, taken = config.vocabulary, len(SPECIALS)
+    if size <= taken:
+        raise UserError(f"config.data.vocabulary={size}: every word would be <unk>; the first {taken} are taken.")
+    for name, least in LEAST.items():
+        if getattr(config, name) < least:
+            raise UserError(f"config.data.{name}={getattr(config, name)}: needs {least} or more.")
+    if len(config.languages) != 2:
+        raise UserError(f"config.data.languages={config.languages}: needs two, such as ('en', 'fr').")
+    if not config.buckets or list(config.buckets) != sorted(set(config.buckets)) or config.buckets[0] < 1:
+        raise UserError(f"config.data.buckets={config.buckets}: needs lengths in rising order.")
+    if config.max_length > config.buckets[-1]:
+        raise UserError(
+            f"config.data.max_length={config.max_length} exceeds the last of config.data.buckets={config.buckets}: "
+            "raise that one too."
+        )
+
+
+def assigned_pairs(config: DataConfig, bad_lines: dict[str, BadLines]) -> Iterator[tuple[str, Pair]]:
+    """Every pair that the config names, with its split; `bad_lines` is filled with those of each file."""
+
+    def read(path):
+        bad_lines[path] = BadLines(config.on_bad_line)  # a file that is read twice is counted once
+        return read_pairs(config, path, bad_lines[path])
+
+    require_usable(config)
+    if config.source != "embedded" and not config.path:
+        raise UserError("config.data.path is not set: give the data file with --config.data.path=PATH.")
+    given = {"validation": config.validation_path, "test": config.test_path}
+    held_out = set()
+    for name, path in given.items():
+        for pair in read(path) if path else ():
+            held_out.add(sentence_key(pair))
+            yield name, pair
+    validation, test = (0 if path else getattr(config, name) for name, path in given.items())
+    split = SPLITTERS[config.split]
+    for name, pair in split(lambda: read(config.train_path), config.train, validation, test, config.seed):
+        is_held_out = held_out and name == "train" and sentence_key(pair) in held_out
+        yield REST if is_held_out else name, pair
+
+
+def _write_texts(folder: Path, config: DataConfig) -> tuple[int, list[str]]:
+    """Write every split's pairs; returns how many lines were bad, and where the first of them are."""
+    bad_lines: dict[str, BadLines] = {}
+    with contextlib.ExitStack() as stack:
+        files = {name: stack.enter_context(open(texts_file(folder, name), "w", encoding="utf-8")) for name in ALL}
+        for name, pair in assigned_pairs(config, bad_lines):
+            files[name].write(json.dumps(pair, ensure_ascii=False) + "\n")
+    return sum(bad.count for bad in bad_lines.values()), [place for bad in bad_lines.values() for place in bad.first]
+
+
+def _train_tokenizers(folder: Path, config: DataConfig) -> list[Tokenizer]:
+    def learn(sides: Sequence[str], language: str) -> Tokenizer:
+        texts = (getattr(pair, side) for side in sides for pair in read_texts(folder, "train"))
+        return train_tokenizer(config.tokenizer, texts, language, config.min_count, config.vocabulary)
+
+    if config.joint_vocabulary:
+        return [learn(SIDES, config.languages[0])] * len(SIDES)
+    return [learn((side,), language) for side, language in zip(SIDES, config.languages, strict=True)]
+
+
+def _given_tokenizers(folder: Path, config: DataConfig) -> list[Tokenizer]:
+    meta = read_meta(folder)
+    for name in ("tokenizer", "languages"):
+        now, there = getattr(config, name), meta[name]
+        if (now if name == "tokenizer" else list(now)) != there:
+            raise UserError(f"config.data.{name}={now!r}: {folder}, to start from, has {there!r}.")
+    return load_tokenizers(folder, meta)
+
+
+def _write_tokens(folder: Path, name: str, tokenizers: Sequence[Tokenizer], config: DataConfig) -> tuple[int, int]:
+    """Tokenize a split's pairs; returns how many were kept and how many were too long. What is skipped is `REST`."""
+    texts, read = texts_file(folder, name), texts_file(folder, f"{name}.read")
+    texts.rename(read)
+    too_long = 0
+    with (
+        contextlib.closing(_SplitWriter(folder, name, [tokenizer.size for tokenizer in tokenizers], config)) as split,
+        open(read, encoding="utf-8") as lines,
+        open(texts_file(folder, REST), "a", encoding="utf-8") as rest,
+    ):
+        for line in lines:
+            pair = Pair(*json.loads(line))
+            texts_of_sides = (getattr(pair, side) for side in SIDES)
+            ids = [[*tokenizer.encode(text), EOS] for tokenizer, text in zip(tokenizers, texts_of_sides, strict=True)]
+            if (length := max(map(len, ids))) > config.max_length:
+                too_long += 1
+                _refuse_long(pair, length, config)
+                if config.on_long == "skip":
+                    rest.write(line)
+                    continue
+            split.append([tokens[: config.max_length] for tokens in ids], line)
+    read.unlink()
+    if not split.count:
+        raise UserError(f"no sentence of a split fits config.data.max_length={config.max_length}: raise it.")
+    return split.count, too_long
+
+
+def _refuse_long(pair: Pair, length: int, config: DataConfig) -> None:
+    if config.on_long == "error":
+        raise UserError(
+            f"{pair.where}: {length} tokens with <eos>, and config.data.max_length is {config.max_length}. "
+            "Raise it, or set --config.data.on_long=truncate or skip."
+        )
+
+
+class _SplitWriter:
+    """A split's files, a pair at a time."""
+
+    def __init__(self, folder: Path, name: str, vocabularies: Sequence[int], config: DataConfig):
+        self.count = 0
+        self._lengths = config.buckets
+        self._sides = [
+            SentenceWriter(folder, f"{name}.{side}", size) for side, size in zip(SIDES, vocabularies, strict=True)
+        ]
+        self._buckets = [ArrayWriter(bucket_file(folder, name, length), np.int64) for length in config.buckets]
+        self._texts = open(texts_file(folder, name), "w", encoding="utf-8")  # noqa: SIM115 (`close` does)
+
+    def append(self, ids: Sequence[Sequence[int]], line: str) -> None:
+        for side, tokens in zip(self._sides, ids, strict=True):
+            side.append(tokens)
+        self._buckets[bisect.bisect_left(self._lengths, max(map(len, ids)))].extend([self.count])
+        self._texts.write(line)
+        self.count += 1
+
+    def close(self) -> None:
+        files: list[SentenceWriter | ArrayWriter | IO[str]] = [*self._sides, *self._buckets, self._texts]
+        for file in files:
+            file.close()

@@ -1,0 +1,48 @@
+"""A corpus a hundred times as large takes no more of the host's memory, imported or trained on."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from support import ROOT
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from attention_jax.data.batching import Batches, gather_on_host, split_buckets
+from attention_jax.data.config import DataConfig
+from attention_jax.data.importing import load_or_import
+from configs.nmt import CORPORA
+
+path = Path(sys.argv[1])
+data = DataConfig(**CORPORA["tsv"])._replace(path=str(path), buckets=(8, 16), max_length=16, on_device=False)
+split = load_or_import(path.with_suffix(".data"), data).splits["train"]
+batches = Batches(split_buckets(split, data.batch_tokens), 16)
+for step in range(0, batches.steps_per_epoch, max(batches.steps_per_epoch // 100, 1)):
+    call = batches.call(0, step, step + 16)
+    gather_on_host(split_buckets(split, data.batch_tokens)[call.bucket], call.rows, 16)
+status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+own, peak = (int(status[name].split()[0]) // 1024 for name in ("RssAnon", "VmHWM"))
+print(json.dumps([len(split.source), own, peak]))
+"""
+
+
+def peak_memory(folder, pairs):
+    """MiB that a process held of its own, and at most, files mapped included, after `pairs` pairs and their batches."""
+    path = folder / f"{pairs}.txt"
+    with open(path, "w", encoding="utf-8") as file:
+        for i in range(pairs):
+            file.write(f"w{i % 997} x{i % 1009} y{i % 1013} z{i % 89}\t{'v ' * (i % 11)}u{i % 991} t{i % 983}\n")
+    done = subprocess.run([sys.executable, "-c", PROGRAM, path], capture_output=True, text=True, cwd=ROOT, check=True)
+    imported, own, peak = json.loads(done.stdout)
+    assert imported > 0.8 * pairs - 2000
+    return own, peak
+
+
+@pytest.mark.slow
+def test_memory_is_flat_from_ten_thousand_to_a_million_pairs(tmp_path):
+    small, large = (peak_memory(tmp_path, pairs) for pairs in (10_000, 1_000_000))
+    files = sum(path.stat().st_size for path in (tmp_path / "1000000.data").glob("train.*.npy")) / 2**20
+    assert large[0] < small[0] + 16
+    assert large[1] < small[1] + 16 + files  # which the kernel gives up when it needs the room
