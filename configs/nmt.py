@@ -169,6 +169,8 @@ TRAIN = {
 
 EVALUATE = {
     "bleu_tokens": "13a",  # what `bleu` counts: sacreBLEU's 13a, or words, spacy; `bleu_13a` is there always
+    "combine": "best",  # what translates: best, or of the last checkpoints their average or ensemble; or all seeds
+    "last": 1,  # how many checkpoints, of those that train.keep_last keeps
     "beams": 1,  # 1: greedy
     "length_penalty": 1.0,  # of beams: 0 prefers short translations
     "alignment_layer": -1,  # the decoder layer whose attention to the source is taken for an alignment

@@ -16,6 +16,7 @@ from attention_jax.data.corpus import Corpus, Split
 from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import BOS, EOS, PAD, SPLITS, Tokenizer, split_words, until_end
 from attention_jax.decoding.beam import beam_search
+from attention_jax.decoding.ensemble import join_caches, join_steps, mean_log_probs
 from attention_jax.decoding.greedy import greedy
 from attention_jax.errors import UserError
 from attention_jax.evaluation.alignment import agreement, alignment_error_rate, coverage, entropy, monotonicity
@@ -25,14 +26,25 @@ from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.training.state import Variables
 
+Members = tuple[Variables, ...]  # what translates together: one model, or several whose probabilities are averaged
+
 
 class Translator(NamedTuple):
     """A model with its compiled programs."""
 
     model: nn.Module
-    loss: Any  # (variables, batch) → Sums, without dropout or smoothing
-    translate: Any  # (variables, source) → hypotheses
-    weights: Any  # (variables, source, target) → weights of each target word; None of a model without attention
+    loss: Any  # (members, batch) → Sums, without dropout or smoothing
+    translate: Any  # (members, source) → hypotheses
+    weights: Any  # (members, source, target) → weights of each target word; None of a model without attention
+
+
+class Trained(NamedTuple):
+    """Members, their programs, and the corpus that they were trained on."""
+
+    programs: Translator
+    members: Members
+    corpus: Corpus
+    data: DataConfig
 
 
 def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
@@ -77,22 +89,29 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
         raise UserError(f"config.evaluate.beams={beams}: needs 1 or more.")
     search = functools.partial(beam_search, beams=beams, length_penalty=config.evaluate.length_penalty)
 
-    def translate(variables, source):
+    def translate(members, source):
         lengths, longest = _lengths(source), max(config.data.max_length, source.shape[-1])
-        memory = model.apply(variables, source, lengths, method="encode")
-        cache: Any = model.apply(variables, memory, longest, method="init_cache")
-        step: Any = functools.partial(model.apply, variables, method="step")
+        memories = [model.apply(variables, source, lengths, method="encode") for variables in members]
+        caches: Any = [
+            model.apply(variables, memory, longest, method="init_cache")
+            for variables, memory in zip(members, memories, strict=True)
+        ]
+        steps: Any = [functools.partial(model.apply, variables, method="step") for variables in members]
+        step, cache = join_steps(steps), join_caches(caches)
         ends = {"bos": BOS, "eos": EOS, "pad": PAD}
         if beams == 1:
             return greedy(step, cache, lengths == 0, longest, **ends)
         return search(step, cache, lengths == 0, longest, **ends).tokens[:, 0]
 
-    def weights(variables, source, target):
-        found: Any = model.apply(variables, source, _lengths(source), _shifted(target), method="attention")
-        return jnp.mean(found["cross"][:, alignment_layer], axis=1)
+    def weights(members, source, target):
+        arguments = (source, _lengths(source), _shifted(target))
+        found: list[Any] = [model.apply(variables, *arguments, method="attention") for variables in members]
+        return jnp.mean(jnp.stack([kinds["cross"][:, alignment_layer] for kinds in found]), axis=(0, 2))
 
-    def evaluation_loss(variables, batch):
-        return loss(model, variables, batch, None, 0.0)[0]
+    def evaluation_loss(members, batch):
+        source, target = batch["source"], batch["target"]
+        found: list[Any] = [model.apply(v, source, _lengths(source), _shifted(target)) for v in members]
+        return cross_entropy(mean_log_probs(found), target, target != PAD)
 
     layers = _attending_layers(model)
     if layers and not -layers <= alignment_layer < layers:
@@ -100,26 +119,20 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     return Translator(model, jax.jit(evaluation_loss), jax.jit(translate), jax.jit(weights) if layers else None)
 
 
-def measure_split(
-    programs: Translator, variables: Variables, corpus: Corpus, name: str, config: ConfigDict
-) -> dict[str, Any]:
+def measure_split(trained: Trained, name: str, config: ConfigDict) -> dict[str, Any]:
     """Loss over a split's pairs; BLEU over its sentences, by their length too; how attention aligns them."""
-    data, split = DataConfig(**config.data), corpus.splits[name]
+    programs, members, corpus, data = trained
+    split = corpus.splits[name]
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
     pairs = in_order(split_buckets(split, data.batch_tokens))
     is_cut = data.on_long == "truncate" and corpus.meta["too_long"]["pairs"]
     words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
-    asked = encode(corpus.source, sources, data.max_length)
-    hypotheses = [corpus.target.decode(ids) for ids in translate(programs, variables, asked, data)]
+    hypotheses = translate_texts(trained, sources)
     return {
-        **losses(functools.partial(programs.loss, variables), pairs, words),
+        **losses(functools.partial(programs.loss, members), pairs, words),
         **score_translations(hypotheses, references, _bleu_tokens(config)),
         "bleu_by_length": bleu_by_length([len(split_words(text)) for text in sources], hypotheses, references),
-        **(
-            _alignment(attention(programs, variables, split.source, split.target, data), split)
-            if programs.weights
-            else {}
-        ),
+        **(_alignment(attention(trained, split.source, split.target), split) if programs.weights else {}),
     }
 
 
@@ -147,21 +160,27 @@ def _bleu_tokens(config: ConfigDict) -> tuple[str, Callable[[str], list[str]]] |
     return name, SPLITS[name].split_of(config.data.languages[1])
 
 
-def translate(programs: Translator, variables: Variables, sources: Sentences, data: DataConfig) -> list[list[int]]:
+def translate_texts(trained: Trained, texts: Sequence[str]) -> list[str]:
+    """The translation of each text, which is cut to `config.data.max_length` as the training pairs were."""
+    sources = encode(trained.corpus.source, texts, trained.data.max_length)
+    return [trained.corpus.target.decode(ids) for ids in translate(trained, sources)]
+
+
+def translate(trained: Trained, sources: Sentences) -> list[list[int]]:
     """Translations, as ids without end or padding, in the order of the sources."""
+    programs, members, _, data = trained
     boundaries = _boundaries(data, sources)
     _require_room(programs.model, boundaries[-1])
     batches = in_order(make_buckets(sources, sources, boundaries, data.batch_tokens))
-    rows = gather_rows(lambda batch: programs.translate(variables, batch["source"]), batches)
+    rows = gather_rows(lambda batch: programs.translate(members, batch["source"]), batches)
     return [until_end(row) for row in rows]
 
 
-def attention(
-    programs: Translator, variables: Variables, source: Sentences, target: Sentences, data: DataConfig
-) -> list[np.ndarray]:
+def attention(trained: Trained, source: Sentences, target: Sentences) -> list[np.ndarray]:
     """Attention weights of every pair, teacher forced: `[target words, source words]`, ends included."""
+    programs, members, _, data = trained
     batches = in_order(make_buckets(source, target, _boundaries(data, source, target), data.batch_tokens))
-    rows = gather_rows(lambda batch: programs.weights(variables, batch["source"], batch["target"]), batches)
+    rows = gather_rows(lambda batch: programs.weights(members, batch["source"], batch["target"]), batches)
     return [row[:t, :s] for row, t, s in zip(rows, target.lengths, source.lengths, strict=True)]
 
 

@@ -4,7 +4,7 @@ import functools
 import itertools
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import flax.linen as nn
@@ -33,12 +33,14 @@ from attention_jax.reports.translation import (
 )
 from attention_jax.runs.folder import Run, flatten, read_config, write_whole
 from attention_jax.runs.modes import Description, Experiment
-from attention_jax.runs.training import best_variables, hyper_of, plan_of, train_members
+from attention_jax.runs.training import best_variables, hyper_of, last_variables, plan_of, train_members
 from attention_jax.training.cost import flops
 from attention_jax.training.loop import Task, initial_states
-from attention_jax.training.state import Variables
+from attention_jax.training.state import Variables, mean
 from attention_jax.training.step import train_step
 from experiments._translator import (
+    Members,
+    Trained,
     Translator,
     attention,
     build,
@@ -47,12 +49,23 @@ from experiments._translator import (
     loss,
     measure_split,
     translate,
+    translate_texts,
     translator,
 )
 
 SHOWN_TRANSLATIONS = 30
 TRANSLATED_AT_ONCE = 512  # lines
 BEST_BY = ("validation.bleu", "validation.loss", "train.loss")
+HELD_OUT = ("validation", "test")
+
+# What translates, for each seed: its best variables; the last checkpoints' mean, or all of them together; or the best
+# of all seeds together.
+COMBINE: dict[str, Callable[..., list[Members]]] = {
+    "best": lambda config, run, init, last: [(best,) for best in best_variables(config, run, init)],
+    "average": lambda config, run, init, last: [(mean(found),) for found in last_variables(config, run, init, last)],
+    "ensemble": lambda config, run, init, last: [tuple(found) for found in last_variables(config, run, init, last)],
+    "seeds": lambda config, run, init, last: [tuple(best_variables(config, run, init))],
+}
 
 
 def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
@@ -76,7 +89,8 @@ def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
     def measure_validation(variables):
         if "validation" not in corpus.splits:
             return {}
-        return _numbers({"validation": measure_split(programs, variables, corpus, "validation", config)})
+        trained = Trained(programs, (variables,), corpus, data)
+        return _numbers({"validation": measure_split(trained, "validation", config)})
 
     return Task(
         init=functools.partial(init, programs.model),
@@ -95,37 +109,34 @@ def train(config: ConfigDict, run: Run) -> dict:
     corpus, programs = open_run_of(config, run)
     _tell_import(corpus)
     job = task(config, corpus, programs)
-    best = train_members(config, run, job, functools.partial(_start_from, config, programs))
+    train_members(config, run, job, functools.partial(_start_from, config, programs))
     last_epoch = (config.train.steps - 1) // job.steps_per_epoch * job.steps_per_epoch
     losses = [run.mean_over_steps("train.loss", seed, after=last_epoch) for seed in config.seeds]
-    measured = [measure(config, run, corpus, programs, variables) for variables in best]
-    _write_predictions(config, run, corpus, programs, best[0])
-    members = [{"train": {"loss": value}, **member} for value, member in zip(losses, measured, strict=True)]
+    every = _trained(config, run, corpus, programs)
+    _write_predictions(run, every[0])
+    measured = [measure(config, run, trained) for trained in every]
+    if len(measured) == len(losses):
+        measured = [{"train": {"loss": value}, **member} for value, member in zip(losses, measured, strict=True)]
     cost = _cost(config, corpus, programs) | _pace(run, config)
-    return _over_seeds(members) | {"cost": cost, "data": corpus.meta}
+    return _over_seeds(measured) | {"cost": cost, "data": corpus.meta}
 
 
 def evaluate(config: ConfigDict, run: Run) -> dict:
-    """Measure every seed's best checkpoint again."""
-    corpus, programs = open_run_of(config, run)
-    best = best_variables(config, run, functools.partial(init, programs.model))
-    return _over_seeds([measure(config, run, corpus, programs, variables) for variables in best])
+    """Measure a trained run again, as `config.evaluate` says."""
+    return _over_seeds([measure(config, run, trained) for trained in open_trained(config, run)])
 
 
-def measure(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, variables: Variables) -> dict:
+def measure(config: ConfigDict, run: Run, trained: Trained) -> dict:
     """Every figure of one seed: validation and test, and the textbook's sentences where the config has them."""
-    data = DataConfig(**config.data)
-    names: list[str] = [name for name in ("validation", "test") if name in corpus.splits]
-    found: dict[str, dict] = {name: measure_split(programs, variables, corpus, name, config) for name in names}
+    names: list[str] = [name for name in HELD_OUT if name in trained.corpus.splits]
+    found: dict[str, dict] = {name: measure_split(trained, name, config) for name in names}
     if config.evaluate.book_sentences:
         named = [" ".join(split_words(sentence)) for sentence in config.evaluate.book_sentences]
         known = {" ".join(split_words(r.source)): r for r in load_references(run.path / "data", named)}
         sentences = [sentence for sentence in named if sentence in known]
         references = {sentence: [split_words(text) for text in known[sentence].targets] for sentence in sentences}
-        asked = encode(corpus.source, (known[sentence].source for sentence in sentences), data.max_length)
-        outputs = translate(programs, variables, asked, data)
-        words = {s: split_words(corpus.target.decode(ids)) for s, ids in zip(sentences, outputs, strict=True)}
-        found["book"] = book_scores(words, references)
+        outputs = translate_texts(trained, [known[sentence].source for sentence in sentences])
+        found["book"] = book_scores(dict(zip(sentences, map(split_words, outputs), strict=True)), references)
     return found
 
 
@@ -134,36 +145,28 @@ def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attentio
 
     `attention_page`, where it is not empty, is a file to draw the alignments of the first sentences in.
     """
-    corpus, programs = open_run_of(config, run)
-    if attention_page and programs.weights is None:
+    trained = open_trained(config, run)[0]
+    if attention_page and trained.programs.weights is None:
         raise UserError(f"--attention: config.model.name={config.model.name!r} has no attention to draw.")
-    variables = best_variables(config, run, functools.partial(init, programs.model))[0]
     while block := list(itertools.islice(lines, TRANSLATED_AT_ONCE)):
         texts = {index: text for index, text in enumerate(block) if text.strip()}
-        data = DataConfig(**config.data)
-        data = data._replace(batch_tokens=min(data.batch_tokens, max(len(texts), 1) * data.buckets[-1]))
-        sources = encode(corpus.source, texts.values())
-        outputs = translate(programs, variables, sources, data) if texts else []
+        tokens = min(config.data.batch_tokens, max(len(texts), 1) * config.data.buckets[-1])
+        trained = trained._replace(data=trained.data._replace(batch_tokens=tokens))
+        sources = encode(trained.corpus.source, texts.values())
+        outputs = translate(trained, sources) if texts else []
         if attention_page and texts:
-            _write_attention_page(corpus, programs, variables, sources, outputs, data, Path(attention_page))
+            _write_attention_page(trained, sources, outputs, Path(attention_page))
             attention_page = ""
         found = dict(zip(texts, outputs, strict=True))
-        yield from (corpus.target.decode(found[index]) if index in found else "" for index in range(len(block)))
+        decode = trained.corpus.target.decode
+        yield from (decode(found[index]) if index in found else "" for index in range(len(block)))
 
 
-def _write_attention_page(
-    corpus: Corpus,
-    programs: Translator,
-    variables: Variables,
-    sources: Sentences,
-    outputs,
-    data: DataConfig,
-    path: Path,
-) -> None:
+def _write_attention_page(trained: Trained, sources: Sentences, outputs: list[list[int]], path: Path) -> None:
     first = Sentences.join(sources[i] for i in range(min(len(sources), SHOWN_TRANSLATIONS)))
+    corpus = trained.corpus
     with tempfile.TemporaryDirectory() as folder:
-        picture = Path(folder) / "attention.png"
-        figure = _draw_attention(corpus, programs, variables, first, outputs[: len(first)], data, picture)
+        figure = _draw_attention(trained, first, outputs[: len(first)], Path(folder) / "attention.png")
         rows = [(corpus.source.decode(first[i]), corpus.target.decode(outputs[i])) for i in range(len(first))]
         table = Table("Translations", ("source", "translation"), rows)
         write_whole(path, render("Attention", [table], [figure], ""))
@@ -178,13 +181,11 @@ def describe(config: ConfigDict) -> Description:
 
 def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     """Learning curves, BLEU by length, and attention on held-out sentences translated by the first seed."""
-    corpus, programs = open_run_of(config, run)
-    variables = best_variables(config, run, functools.partial(init, programs.model))[0]
-    folder = run.subfolder("figures")
+    trained, folder = open_trained(config, run)[0], run.subfolder("figures")
     drawn = [*learning_figures(run.metrics(), folder), length_figure(result, folder / "bleu_by_length.png")]
-    if programs.weights is None:
+    if trained.programs.weights is None:
         return drawn
-    return [*drawn, _attention_figure(config, corpus, programs, variables, folder / "attention.png")]
+    return [*drawn, _attention_figure(config, trained, folder / "attention.png")]
 
 
 def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
@@ -192,7 +193,7 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
     corpus, _ = open_run_of(config, run)
     flat = {name: value for name, value in flatten(result).items() if not name.startswith(("ci95.", "data."))}
     shown = [result_table(flat, flatten(result.get("ci95", {})))]
-    for name in ("validation", "test"):
+    for name in HELD_OUT:
         if name in corpus.splits:
             references = corpus.splits[name].references[:SHOWN_TRANSLATIONS]
             hypotheses = (run.path / f"predictions.{name}.txt").read_text(encoding="utf-8").split("\n")
@@ -222,42 +223,45 @@ def _start_from(config: ConfigDict, programs: Translator) -> Variables | None:
     return best_variables(other, Run(path, 0.0), functools.partial(init, programs.model))[0]
 
 
-def _attention_figure(config, corpus: Corpus, programs: Translator, variables: Variables, path: Path) -> Figure:
-    split = corpus.splits["validation" if "validation" in corpus.splits else "train"]
+def open_trained(config: ConfigDict, run: Run) -> list[Trained]:
+    """What translates in a trained run, for each seed: as `config.evaluate` says."""
+    return _trained(config, run, *open_run_of(config, run))
+
+
+def _trained(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator) -> list[Trained]:
+    combine, last = config.evaluate.combine, config.evaluate.last
+    if combine not in COMBINE:
+        raise UserError(f"config.evaluate.combine={combine!r}: choose one of {', '.join(COMBINE)}.")
+    if last < 1:
+        raise UserError(f"config.evaluate.last={last}: needs 1 or more.")
+    every = COMBINE[combine](config, run, functools.partial(init, programs.model), last)
+    return [Trained(programs, members, corpus, DataConfig(**config.data)) for members in every]
+
+
+def _attention_figure(config: ConfigDict, trained: Trained, path: Path) -> Figure:
+    splits = trained.corpus.splits
+    split = splits["validation" if "validation" in splits else "train"]
     places = np.linspace(0, len(split.source) - 1, config.evaluate.examples).astype(int)
-    data = DataConfig(**config.data)
     sources = Sentences.join(split.source[place] for place in places)
-    outputs = translate(programs, variables, sources, data)
-    return _draw_attention(corpus, programs, variables, sources, outputs, data, path)
+    return _draw_attention(trained, sources, translate(trained, sources), path)
 
 
-def _draw_attention(
-    corpus: Corpus,
-    programs: Translator,
-    variables: Variables,
-    sources: Sentences,
-    outputs: Sequence[Sequence[int]],
-    data: DataConfig,
-    path: Path,
-) -> Figure:
+def _draw_attention(trained: Trained, sources: Sentences, outputs: Sequence[Sequence[int]], path: Path) -> Figure:
     """Each translation beside the source words that its words looked at."""
-    targets = Sentences.join([*ids, EOS] for ids in outputs)
+    targets, corpus = Sentences.join([*ids, EOS] for ids in outputs), trained.corpus
     return attention_figure(
-        attention(programs, variables, sources, targets, data),
+        attention(trained, sources, targets),
         [corpus.source.words(sources[i]) for i in range(len(sources))],
         [corpus.target.words(targets[i]) for i in range(len(targets))],
         path,
     )
 
 
-def _write_predictions(config, run: Run, corpus: Corpus, programs: Translator, variables: Variables) -> None:
-    data = DataConfig(**config.data)
-    for name in ("validation", "test"):
-        if name in corpus.splits:
-            texts = (reference.source for reference in corpus.splits[name].references)
-            outputs = translate(programs, variables, encode(corpus.source, texts, data.max_length), data)
-            lines = "".join(f"{corpus.target.decode(ids)}\n" for ids in outputs)
-            write_whole(run.path / f"predictions.{name}.txt", lines)
+def _write_predictions(run: Run, trained: Trained) -> None:
+    for name in HELD_OUT:
+        if name in trained.corpus.splits:
+            outputs = translate_texts(trained, [r.source for r in trained.corpus.splits[name].references])
+            write_whole(run.path / f"predictions.{name}.txt", "".join(f"{text}\n" for text in outputs))
 
 
 def _cost(config: ConfigDict, corpus: Corpus, programs: Translator) -> dict:

@@ -1,5 +1,6 @@
 """A run's training: its plan and hyperparameters from the config, its progress bar, its checkpoints."""
 
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -48,10 +49,8 @@ def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
     }
 
 
-def train_members(
-    config: ConfigDict, run: Run, task: Task, start_from: Callable[[], Variables | None]
-) -> list[Variables]:
-    """Train every seed to the end, from the last checkpoint where there is one; each one's best variables.
+def train_members(config: ConfigDict, run: Run, task: Task, start_from: Callable[[], Variables | None]) -> None:
+    """Train every seed to the end, from the last checkpoint where there is one.
 
     A run without one starts from `start_from()`, or afresh where that is None. Raises UserError where
     the loss is not finite, Interrupted where asked to stop.
@@ -74,20 +73,38 @@ def train_members(
     step = int(states[0].step)
     if step < plan.steps:
         raise Interrupted(f"stopped and saved at step {step:,} of {plan.steps:,}. The same command goes on from there.")
-    return [state.best.variables for state in states]
 
 
 def best_variables(config: ConfigDict, run: Run, init) -> list[Variables]:
-    """Each seed's best variables, from the last checkpoint. Raises UserError where there is none."""
+    """Each seed's best variables. Raises UserError where there are none."""
+    (last,) = _saved_states(config, run, init, 1)
+    if not all(int(state.best.step) for state in last):
+        raise UserError(f"{run.path}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
+    return [state.best.variables for state in last]
+
+
+def last_variables(config: ConfigDict, run: Run, init, count: int) -> list[list[Variables]]:
+    """Each seed's variables at its last `count` checkpoints. Raises UserError where there are fewer."""
+    found = _saved_states(config, run, init, count)
+    if len(found) < count:
+        raise UserError(
+            f"config.evaluate.last={count}: {run.checkpoints} holds {len(found)}. Train with "
+            f"--config.train.keep_last={count}."
+        )
+    return [[state.variables for state in states] for states in zip(*found, strict=True)]
+
+
+def _saved_states(config: ConfigDict, run: Run, init, count: int) -> list[list[TrainState]]:
+    """The states of all seeds at the last `count` checkpoints that can be read, the newest first; at least one."""
+    found = []
     if run.checkpoints.is_dir():
         checkpoints = Checkpoints(run.checkpoints, config.train.keep_last, _tell, read_only=True)
-        restored = checkpoints.restore(initial_states(init, config.seeds))
+        saved = itertools.islice(checkpoints.restore_each(initial_states(init, config.seeds)), count)
+        found = [states for _, states in saved]
         checkpoints.close()
-        if restored is not None and all(int(state.best.step) for state in restored[1]):
-            return [state.best.variables for state in restored[1]]
-        if restored is not None:
-            raise UserError(f"{run.path}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
-    raise UserError(f"{run.path}: no checkpoint to read. Train it first: --mode=train --workdir={run.path}.")
+    if not found:
+        raise UserError(f"{run.path}: no checkpoint to read. Train it first: --mode=train --workdir={run.path}.")
+    return found
 
 
 def _restore(

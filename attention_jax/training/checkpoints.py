@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,24 +43,30 @@ class Checkpoints:
         self._manager.save(step, args=self._ocp.args.StandardSave(state), force=True)
 
     def restore(self, like: Any) -> tuple[int, Any] | None:
-        """The last step that can be read and its state, shaped like `like`; None where there is none.
+        """The last step that can be read and its state, shaped like `like`; None where there is none."""
+        return next(self.restore_each(like), None)
+
+    def restore_each(self, like: Any) -> Iterator[tuple[int, Any]]:
+        """Every step that can be read and its state, shaped like `like`, the newest first.
 
         Raises UserError where there are checkpoints and none can be read.
         """
-        reason = ""
+        reason, is_any = "", False
         for step in sorted(self._manager.all_steps(), reverse=True):
             if reason:
                 self._tell(f"{reason}; using the one before it.")
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    return step, self._manager.restore(step, args=self._ocp.args.StandardRestore(like))
+                    state = self._manager.restore(step, args=self._ocp.args.StandardRestore(like))
             except Exception as error:
                 self._unreadable.append(step)
                 reason = f"{self._folder / str(step)}: cannot be read ({_first_line(error)})"
-        if reason:
+            else:
+                reason, is_any = "", True
+                yield step, state
+        if reason and not is_any:
             raise UserError(f"{reason}, nor any before it. Start over in another --workdir.")
-        return None
 
     def _set_aside(self) -> None:
         """What could not be read makes room for what will be written, but is not lost."""

@@ -1,5 +1,6 @@
 """What training carries from step to step, and what a checkpoint therefore holds."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -46,3 +47,8 @@ def new_state(variables: Variables, moments: Any) -> TrainState:
 def empty_window() -> Metrics:
     """Nothing measured yet."""
     return {name: Sums(jnp.zeros(()), jnp.zeros(())) for name in METRICS}
+
+
+def mean(members: Sequence[Variables]) -> Variables:
+    """The mean of every variable over checkpoints of one run (Vaswani et al. 2017, §6.1)."""
+    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *members)
