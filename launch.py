@@ -41,7 +41,9 @@ WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder. Default: runs/
 INPUT = flags.DEFINE_string(
     "input", "-", "What --mode=translate reads: a file, a sentence a line, or - (standard input)."
 )
-OUTPUT = flags.DEFINE_string("output", "-", "Where --mode=translate writes: a file, or - (standard output).")
+OUTPUT = flags.DEFINE_string(
+    "output", "-", "Where --mode=translate writes: a file, or - (standard output); and --mode=prepare: FOLDER/NAME."
+)
 ATTENTION = flags.DEFINE_string("attention", "", "A page (.html) that --mode=translate draws the alignments in.")
 PROFILE = flags.DEFINE_bool("profile", False, "Write a trace of a few training steps to the run's profile/.")
 DEBUG_NANS = flags.DEFINE_bool("debug_nans", False, "Stop with a traceback where a NaN first appears (slow).")

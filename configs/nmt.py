@@ -83,7 +83,7 @@ MODELS: dict[str, dict] = {
 }
 
 PAIRS: dict = {
-    "source": "tsv",  # embedded, tsv (source<TAB>target a line), parallel (PATH.en and PATH.fr)
+    "source": "tsv",  # embedded, tsv (source<TAB>target a line), parallel (PATH.en and PATH.fr), tfds:NAME
     "path": "",
     "languages": ("en", "fr"),  # the endings of parallel files
     "train_path": "",  # a file in the folder `path`, as the two below are then; empty: `path` is the file
@@ -131,6 +131,22 @@ CORPORA = {
     "tatoeba": PAIRS,
     "tsv": PAIRS,
     "parallel": PAIRS | {"source": "parallel"},
+    "tfds": PAIRS
+    | {
+        "source": "tfds:wmt14_translate/de-en",
+        "path": "",  # the folder where TFDS keeps its data; empty: its default
+        "languages": ("de", "en"),
+        "train_path": "train",  # splits of the data set
+        "validation_path": "validation",
+        "test_path": "test",
+        "tokenizer": "unigram",
+        "vocabulary": 32000,
+        "on_bad_line": "skip",
+        "on_long": "truncate",
+        "buckets": (16, 24, 32, 48, 64, 128),
+        "max_length": 128,
+        "on_device": False,
+    },
     "multi30k": PAIRS
     | {
         "source": "parallel",
@@ -138,9 +154,10 @@ CORPORA = {
         "train_path": "train",
         "validation_path": "val",
         "test_path": "test_2016_flickr",
-        "tokenizer": "spacy",
-        "buckets": (10, 14, 18, 24, 48),
-        "max_length": 48,
+        "tokenizer": "bpe",
+        "vocabulary": 5000,
+        "buckets": (10, 12, 14, 16, 18, 22, 28, 64),
+        "batch_tokens": 1024,
     },
 }
 
@@ -195,7 +212,7 @@ BUDGETS: dict[str, dict[str, dict]] = {
     "tatoeba": {"train": {"steps": 2100, "evaluate_every": 300, "checkpoint_every": 300}},
     "multi30k": {
         "optimizer": {"label_smoothing": 0.1},
-        "train": {"steps": 3000, "evaluate_every": 500, "checkpoint_every": 250},
+        "train": {"steps": 9000, "evaluate_every": 1500, "checkpoint_every": 500, "keep_last": 5},
         "evaluate": {"bleu_tokens": "spacy"},
     },
 }
@@ -217,13 +234,9 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
         "kwargs": {"embedding": 128, "hidden": 128, "dropout_sites": ("embeddings", "output")},
         "optimizer": {"dropout": 0.4},
     },
-    **{
-        (f"transformer_{size}", "multi30k"): {"data": {"tokenizer": "bpe"}}  # joint pieces
-        for size in ("base", "big", "tiny")
-    },
     ("transformer_small", "multi30k"): {
         "kwargs": {"dropout_sites": ("embeddings", "residual", "attention", "hidden")},
-        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 400},
+        "optimizer": {"learning_rate": 1.5e-3, "warmup_steps": 500, "dropout": 0.15},
     },
 }
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.batching import in_order, make_buckets, split_buckets
+from attention_jax.data.batching import in_order, make_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, Split
 from attention_jax.data.sentences import Sentences
@@ -20,13 +20,16 @@ from attention_jax.decoding.ensemble import join_caches, join_steps, mean_log_pr
 from attention_jax.decoding.greedy import greedy
 from attention_jax.errors import UserError
 from attention_jax.evaluation.alignment import agreement, alignment_error_rate, coverage, entropy, monotonicity
-from attention_jax.evaluation.translation import bleu_by_length, gather_rows, losses, score_translations
+from attention_jax.evaluation.translation import Batches, bleu_by_length, gather_rows, losses, score_translations
 from attention_jax.models import TRANSLATORS
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.training.state import Variables
 
 Members = tuple[Variables, ...]  # what translates together: one model, or several whose probabilities are averaged
+
+
+EVALUATION_TOKENS = 4096  # padded tokens of a side in a batch that is only measured
 
 
 class Translator(NamedTuple):
@@ -124,7 +127,7 @@ def measure_split(trained: Trained, name: str, config: ConfigDict) -> dict[str, 
     programs, members, corpus, data = trained
     split = corpus.splits[name]
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
-    pairs = in_order(split_buckets(split, data.batch_tokens))
+    pairs = _batches(data, split.source, split.target)
     is_cut = data.on_long == "truncate" and corpus.meta["too_long"]["pairs"]
     words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
     hypotheses = translate_texts(trained, sources)
@@ -169,9 +172,8 @@ def translate_texts(trained: Trained, texts: Sequence[str]) -> list[str]:
 def translate(trained: Trained, sources: Sentences) -> list[list[int]]:
     """Translations, as ids without end or padding, in the order of the sources."""
     programs, members, _, data = trained
-    boundaries = _boundaries(data, sources)
-    _require_room(programs.model, boundaries[-1])
-    batches = in_order(make_buckets(sources, sources, boundaries, data.batch_tokens))
+    batches = _batches(data, sources, sources)
+    _require_room(programs.model, int(sources.lengths.max(initial=0)))
     rows = gather_rows(lambda batch: programs.translate(members, batch["source"]), batches)
     return [until_end(row) for row in rows]
 
@@ -179,7 +181,7 @@ def translate(trained: Trained, sources: Sentences) -> list[list[int]]:
 def attention(trained: Trained, source: Sentences, target: Sentences) -> list[np.ndarray]:
     """Attention weights of every pair, teacher forced: `[target words, source words]`, ends included."""
     programs, members, _, data = trained
-    batches = in_order(make_buckets(source, target, _boundaries(data, source, target), data.batch_tokens))
+    batches = _batches(data, source, target)
     rows = gather_rows(lambda batch: programs.weights(members, batch["source"], batch["target"]), batches)
     return [row[:t, :s] for row, t, s in zip(rows, target.lengths, source.lengths, strict=True)]
 
@@ -189,12 +191,15 @@ def encode(tokenizer: Tokenizer, texts: Iterable[str], max_length: int | None = 
     return Sentences.join([*tokenizer.encode(text), EOS][:max_length] for text in texts)
 
 
-def _boundaries(data: DataConfig, *sides: Sentences) -> list[int]:
-    """The config's buckets, and longer ones, each twice the one before, for what does not fit them."""
-    boundaries = list(data.buckets)
-    while boundaries[-1] < max((int(side.lengths.max()) for side in sides if len(side)), default=0):
-        boundaries.append(2 * boundaries[-1])
-    return boundaries
+def _batches(data: DataConfig, source: Sentences, target: Sentences) -> Batches:
+    """Every pair once, in few shapes, so that little is compiled: each twice as long as the one before."""
+    longest = int(max(source.lengths.max(initial=0), target.lengths.max(initial=0)))
+    boundaries = [data.buckets[0]]
+    while boundaries[-1] < longest:
+        last = data.buckets[-1]
+        boundaries.append(min(2 * boundaries[-1], last) if boundaries[-1] < last else 2 * boundaries[-1])
+    tokens = min(EVALUATION_TOKENS, len(source) * boundaries[-1])  # no rows to fill up for a sentence alone
+    return in_order(make_buckets(source, target, boundaries, tokens))
 
 
 def _require_room(model: nn.Module, length: int) -> None:

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from attention_jax.data.batching import Batches, gather_on_host, split_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, load_references
-from attention_jax.data.importing import load_or_import
+from attention_jax.data.importing import export_to_tfds, load_or_import
 from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import EOS, split_words
 from attention_jax.errors import UserError
@@ -150,8 +150,6 @@ def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attentio
         raise UserError(f"--attention: config.model.name={config.model.name!r} has no attention to draw.")
     while block := list(itertools.islice(lines, TRANSLATED_AT_ONCE)):
         texts = {index: text for index, text in enumerate(block) if text.strip()}
-        tokens = min(config.data.batch_tokens, max(len(texts), 1) * config.data.buckets[-1])
-        trained = trained._replace(data=trained.data._replace(batch_tokens=tokens))
         sources = encode(trained.corpus.source, texts.values())
         outputs = translate(trained, sources) if texts else []
         if attention_page and texts:
@@ -170,6 +168,12 @@ def _write_attention_page(trained: Trained, sources: Sentences, outputs: list[li
         rows = [(corpus.source.decode(first[i]), corpus.target.decode(outputs[i])) for i in range(len(first))]
         table = Table("Translations", ("source", "translation"), rows)
         write_whole(path, render("Attention", [table], [figure], ""))
+
+
+def prepare(config: ConfigDict, path: Path) -> str:
+    """The config's corpus, split as it says, as the data set of TFDS that `path` names: FOLDER/NAME."""
+    export_to_tfds(path, DataConfig(**config.data))
+    return f"--config.data.source=tfds:{path.name} --config.data.path={path.parent}"
 
 
 def describe(config: ConfigDict) -> Description:
@@ -321,5 +325,11 @@ def _tell_import(corpus: Corpus) -> None:
 
 
 EXPERIMENT = Experiment(
-    train=train, evaluate=evaluate, describe=describe, figures=figures, tables=tables, translate=translate_lines
+    train=train,
+    evaluate=evaluate,
+    describe=describe,
+    figures=figures,
+    tables=tables,
+    translate=translate_lines,
+    prepare=prepare,
 )

@@ -2,9 +2,11 @@
 
 import bisect
 import contextlib
+import functools
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -24,7 +26,7 @@ from attention_jax.data.corpus import (
     texts_file,
 )
 from attention_jax.data.sentences import ArrayWriter, SentenceWriter
-from attention_jax.data.sources import READERS, BadLines, Pair, read_pairs
+from attention_jax.data.sources import READERS, BadLines, Pair, kind_of, read_pairs
 from attention_jax.data.splits import REST, SPLITTERS, sentence_key
 from attention_jax.data.tokenizers import EOS, SPECIALS, TOKENIZERS, Tokenizer, train_tokenizer
 from attention_jax.errors import UserError
@@ -83,17 +85,29 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
     (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
 
+def export_to_tfds(path: Path, config: DataConfig) -> None:
+    """The corpus that the config names, in its splits, as a prepared data set of TFDS: FOLDER/NAME."""
+    from attention_jax.data.tfds import write_tfds
+
+    if not path.name.isidentifier() or not path.name.islower():
+        raise UserError(f"--output={path}: {path.name!r} is no name for a data set: use a–z, 0–9 and _.")
+    if path.exists():
+        raise UserError(f"--output={path}: is there already. Choose another name.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        _write_texts(Path(folder), config)
+        names = [name for name in SPLITS if texts_file(Path(folder), name).stat().st_size]
+        write_tfds(
+            path.parent,
+            path.name,
+            config.languages,
+            {name: functools.partial(read_texts, Path(folder), name) for name in names},
+        )
+
+
 def require_usable(config: DataConfig) -> None:
     """Raise UserError for a value that no corpus can be imported with."""
-    choices: dict[str, Collection[str]] = {
-        "source": READERS,
-        "split": SPLITTERS,
-        "tokenizer": TOKENIZERS,
-        "on_long": ON_LONG,
-    }
-    for name, known in choices.items():
-        if getattr(config, name) not in known:
-            raise UserError(f"config.data.{name}={getattr(config, name)!r}: choose one of {', '.join(known)}.")
+    _require_choices(config)
     if config.joint_vocabulary and config.tokenizer == "spacy":
         raise UserError("config.data.joint_vocabulary=True: spaCy's rules are of one language alone.")
     size, taken = config.vocabulary, len(SPECIALS)
@@ -113,6 +127,21 @@ def require_usable(config: DataConfig) -> None:
         )
 
 
+def _require_choices(config: DataConfig) -> None:
+    named = {"source": kind_of(config), **{name: getattr(config, name) for name in ("split", "tokenizer", "on_long")}}
+    choices: dict[str, Collection[str]] = {
+        "source": READERS,
+        "split": SPLITTERS,
+        "tokenizer": TOKENIZERS,
+        "on_long": ON_LONG,
+    }
+    for name, known in choices.items():
+        if named[name] not in known:
+            raise UserError(f"config.data.{name}={getattr(config, name)!r}: choose one of {', '.join(known)}.")
+    if named["source"] == "tfds" and not config.source.partition(":")[2]:
+        raise UserError(f"config.data.source={config.source!r}: name a data set, as in tfds:wmt14_translate/de-en.")
+
+
 def assigned_pairs(config: DataConfig, bad_lines: dict[str, BadLines]) -> Iterator[tuple[str, Pair]]:
     """Every pair that the config names, with its split; `bad_lines` is filled with those of each file."""
 
@@ -121,7 +150,7 @@ def assigned_pairs(config: DataConfig, bad_lines: dict[str, BadLines]) -> Iterat
         return read_pairs(config, path, bad_lines[path])
 
     require_usable(config)
-    if config.source != "embedded" and not config.path:
+    if kind_of(config) not in ("embedded", "tfds") and not config.path:
         raise UserError("config.data.path is not set: give the data file with --config.data.path=PATH.")
     given = {"validation": config.validation_path, "test": config.test_path}
     held_out = set()

@@ -46,7 +46,12 @@ class BadLines:
 def read_pairs(config: DataConfig, name: str, bad_lines: BadLines) -> Iterator[Pair]:
     """The pairs of one of the config's files; where `train_path` names one, `path` is the folder of all."""
     folder = Path(config.path).expanduser() if config.train_path else Path()
-    return READERS[config.source](config, folder / Path(name or config.path).expanduser(), bad_lines)
+    return READERS[kind_of(config)](config, folder / Path(name or config.path).expanduser(), bad_lines)
+
+
+def kind_of(config: DataConfig) -> str:
+    """Which of `READERS` a source asks for: "tfds" of "tfds:ted_hrlr_translate/pt_to_en"."""
+    return config.source.partition(":")[0]
 
 
 def read_tsv(path: Path, bad_lines: BadLines) -> Iterator[Pair]:
@@ -113,8 +118,15 @@ def _read_embedded(config: DataConfig, path: Path, bad_lines: BadLines) -> Itera
     return sentence_pairs(config.seed)
 
 
+def _read_tfds(config: DataConfig, path: Path, bad_lines: BadLines) -> Iterator[Pair]:
+    from attention_jax.data.tfds import read_tfds
+
+    return read_tfds(config.source.partition(":")[2], config.path, path.name, config.languages, bad_lines)
+
+
 READERS = {
     "embedded": _read_embedded,
     "tsv": lambda config, path, bad_lines: read_tsv(path, bad_lines),
     "parallel": lambda config, path, bad_lines: read_parallel(path, config.languages, bad_lines),
+    "tfds": _read_tfds,
 }

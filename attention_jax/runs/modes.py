@@ -44,6 +44,7 @@ class Experiment(NamedTuple):
     figures: Callable[[ConfigDict, Run, dict], list[Figure]]
     tables: Callable[[ConfigDict, Run, dict], list[Table]]
     translate: Callable[[ConfigDict, Run, Iterator[str], str], Iterator[str]] | None = None  # lines → lines
+    prepare: Callable[[ConfigDict, Path], str] | None = None  # its data as a data set of TFDS → how to train on it
 
 
 class Request(NamedTuple):
@@ -126,6 +127,15 @@ def translate(experiment: Experiment, request: Request) -> None:
         write_whole(output, "".join(f"{line}\n" for line in translations))
 
 
+def prepare(experiment: Experiment, request: Request) -> None:
+    """Turn the config's corpus into a prepared data set of TFDS."""
+    if experiment.prepare is None:
+        raise UserError(f"config.experiment={request.config.experiment!r}: has no corpus to prepare.")
+    if request.output == "-":
+        raise UserError("--mode=prepare writes a data set of TFDS: name its folder with --output=FOLDER/NAME.")
+    print(experiment.prepare(request.config, Path(request.output)))
+
+
 def describe(experiment: Experiment, request: Request) -> None:
     """Parameters, memory and FLOPs of one training step, without data or training."""
     from tabulate import tabulate
@@ -145,6 +155,7 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
     "evaluate": evaluate,
     "report": report,
     "translate": translate,
+    "prepare": prepare,
     "describe": describe,
 }
 

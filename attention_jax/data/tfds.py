@@ -1,0 +1,153 @@
+"""Translation data sets of TFDS, read and written without TensorFlow: prepared once as array_record files.
+
+--config=configs/nmt.py:MODEL,tfds --config.data.source=tfds:ted_hrlr_translate/pt_to_en
+--config.data.languages="('pt','en')" --config.data.path=WHERE_TFDS_KEEPS_ITS_DATA
+"""
+
+import difflib
+import socket
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from attention_jax.data.sources import BadLines, Pair
+from attention_jax.errors import UserError
+
+VERSION = "1.0.0"
+READ_AT_ONCE = 1000  # examples
+
+
+def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], bad_lines: BadLines) -> Iterator[Pair]:
+    """The pairs of a split ("train", "train[:10%]") of a data set, prepared first where it is not yet.
+
+    `folder` is where TFDS keeps its data; "" is its default. Raises UserError for a data set, split or language that
+    is not there, and where its files have to be downloaded and cannot be.
+    """
+    builder = _builder(name, folder)
+    _prepare(builder, name)
+    missing = [language for language in languages if language not in builder.info.features]
+    if missing:
+        has = ", ".join(builder.info.features)
+        raise UserError(f"config.data.languages={languages}: tfds:{name} has {has}.")
+    if split.partition("[")[0] not in builder.info.splits:
+        raise UserError(f"tfds:{name} has no split {split!r}, but {', '.join(builder.info.splits)}.")
+    examples = builder.as_data_source(split)
+    for first in range(0, len(examples), READ_AT_ONCE):
+        places = range(first, min(first + READ_AT_ONCE, len(examples)))
+        for place, example in zip(places, examples.__getitems__(places), strict=True):
+            source, target = (_text(example[language]) for language in languages)
+            where = f"tfds:{name} {split} {place}"
+            if source.strip() and target.strip():
+                yield Pair(source, target, where)
+            else:
+                bad_lines.report(where, "an empty sentence")
+
+
+def write_tfds(
+    folder: Path, name: str, languages: tuple[str, str], splits: dict[str, Callable[[], Iterable[Pair]]]
+) -> None:
+    """Prepare pairs as the TFDS data set `name` in `folder`, in their order; `tfds.builder` finds it there."""
+    import tensorflow_datasets as tfds
+
+    class Pairs(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
+        """Sentence pairs of files."""
+
+        def __init__(self):
+            self.name, self.VERSION = name, tfds.core.Version(VERSION)
+            super().__init__(data_dir=folder, file_format="array_record")
+
+        def _info(self):
+            features = tfds.features.Translation(languages=languages)
+            return tfds.core.DatasetInfo(
+                builder=self, features=features, supervised_keys=languages, disable_shuffling=True
+            )
+
+        def _split_generators(self, dl_manager):
+            del dl_manager
+            return {split: self._generate_examples(pairs()) for split, pairs in splits.items()}
+
+        def _generate_examples(self, pairs):
+            for place, pair in enumerate(pairs):
+                yield place, dict(zip(languages, (pair.source, pair.target), strict=True))
+
+    Pairs().download_and_prepare()
+
+
+def _builder(name: str, folder: str) -> Any:
+    import tensorflow_datasets as tfds
+    import tensorflow_datasets.translate
+
+    data_dir = str(Path(folder).expanduser()) if folder else None
+    try:
+        return tfds.builder(name, data_dir=data_dir, try_gcs=False, file_format="array_record")
+    except ValueError:
+        data_set, _, config = name.partition("/")
+        local = [path.name for path in Path(data_dir).iterdir()] if data_dir and Path(data_dir).is_dir() else []
+        known = [*local, *tfds.list_builders(with_community_datasets=False)]
+        if data_set in known:
+            configs = tfds.builder_cls(data_set).builder_configs
+            known, name = [f"{data_set}/{known}" for known in configs], f"{data_set}/{config}"
+        near = difflib.get_close_matches(name, known, cutoff=0.5) or known[:5]
+        raise UserError(
+            f"config.data.source=tfds:{name}: no such data set. The nearest are {', '.join(near)}."
+        ) from None
+
+
+def _prepare(builder: Any, name: str) -> None:
+    """Download and prepare what is not prepared yet; say at once what to fetch where the network cannot."""
+    import tensorflow_datasets as tfds
+
+    if builder.is_prepared():
+        return
+    manual = Path(builder.data_dir_root) / "downloads" / "manual"
+    urls = [url for url in _downloads(builder) if not (manual / Path(urllib.parse.urlparse(url).path).name).exists()]
+    if not all(_is_reachable(url) for url in urls):
+        raise UserError(
+            f"tfds:{name} is not prepared in {builder.data_dir_root}, and there is no network to prepare it. "
+            f"Download {', '.join(urls)} into {manual}, or copy a prepared {name} there; then start again."
+        )
+    try:
+        builder.download_and_prepare(
+            file_format="array_record", download_config=tfds.download.DownloadConfig(manual_dir=manual)
+        )
+    except OSError as error:
+        raise UserError(f"tfds:{name} could not be downloaded ({error}).") from None
+
+
+class _Asked(Exception):
+    """The addresses that a builder wanted to download first."""
+
+
+class _Recorder:
+    """Stands in for a download manager, and stops at the first thing asked of it."""
+
+    def download_and_extract(self, urls):
+        raise _Asked(urls)
+
+    download = download_and_extract
+
+
+def _downloads(builder: Any) -> list[str]:
+    import jax
+
+    try:
+        builder._split_generators(_Recorder())
+    except _Asked as asked:
+        found = [getattr(leaf, "url", leaf) for leaf in jax.tree.leaves(asked.args[0])]
+        return list(dict.fromkeys(str(url) for url in found))
+    except AttributeError:  # it asks for something else first: let it try
+        return []
+    return []
+
+
+def _is_reachable(url: str) -> bool:
+    try:
+        socket.getaddrinfo(urllib.parse.urlparse(url).hostname, None)
+    except OSError:
+        return False
+    return True
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
