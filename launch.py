@@ -39,8 +39,9 @@ CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: FILE.p
 MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do; train starts a run or resumes it.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder. Default: runs/ and the config's name.")
 INPUT = flags.DEFINE_string(
-    "input", "-", "What --mode=translate reads: a file, a sentence a line, or - (standard input)."
+    "input", "-", "What --mode=translate reads: a file, a sentence a line, or - (standard input); and --mode=evaluate."
 )
+REFERENCE = flags.DEFINE_string("reference", "", "The translations of --input, a line each, for --mode=evaluate.")
 OUTPUT = flags.DEFINE_string(
     "output", "-", "Where --mode=translate writes: a file, or - (standard output); and --mode=prepare: FOLDER/NAME."
 )
@@ -57,7 +58,9 @@ def main(argv: list[str]) -> None:
     if config is None:
         raise UserError(f"{workdir}: no run here. Name an experiment with --config=configs/…")
     set_up(config.precision, debug_nans=DEBUG_NANS.value)
-    request = Request(config, workdir, STARTED, PROFILE.value, INPUT.value, OUTPUT.value, ATTENTION.value)
+    request = Request(
+        config, workdir, STARTED, PROFILE.value, INPUT.value, REFERENCE.value, OUTPUT.value, ATTENTION.value
+    )
     MODES[MODE.value](experiments.load(config.experiment), request)
 
 

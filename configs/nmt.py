@@ -190,6 +190,10 @@ EVALUATE = {
     "last": 1,  # how many checkpoints, of those that train.keep_last keeps
     "beams": 1,  # 1: greedy
     "length_penalty": 1.0,  # of beams: 0 prefers short translations
+    "temperature": 0.0,  # more than 0: words are drawn, each sentence's with a key of its own
+    "top_k": 0,  # of the k likeliest words; 0: of all
+    "top_p": 1.0,  # of the likeliest words with this mass
+    "seed": 0,  # of what is drawn
     "alignment_layer": -1,  # the decoder layer whose attention to the source is taken for an alignment
     "examples": 6,  # sentences whose attention is drawn
     "book_sentences": (),  # sentences of the file scored by the textbook's k = 2 score, against all their references

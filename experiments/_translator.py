@@ -12,12 +12,13 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.batching import in_order, make_buckets
 from attention_jax.data.config import DataConfig
-from attention_jax.data.corpus import Corpus, Split
+from attention_jax.data.corpus import Corpus, Reference, Split
 from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import BOS, EOS, PAD, SPLITS, Tokenizer, split_words, until_end
 from attention_jax.decoding.beam import beam_search
 from attention_jax.decoding.ensemble import join_caches, join_steps, mean_log_probs
 from attention_jax.decoding.greedy import greedy
+from attention_jax.decoding.sampling import sample
 from attention_jax.errors import UserError
 from attention_jax.evaluation.alignment import agreement, alignment_error_rate, coverage, entropy, monotonicity
 from attention_jax.evaluation.translation import Batches, bleu_by_length, gather_rows, losses, score_translations
@@ -37,7 +38,7 @@ class Translator(NamedTuple):
 
     model: nn.Module
     loss: Any  # (members, batch) → Sums, without dropout or smoothing
-    translate: Any  # (members, source) → hypotheses
+    translate: Any  # (members, batch) → hypotheses
     weights: Any  # (members, source, target) → weights of each target word; None of a model without attention
 
 
@@ -87,12 +88,10 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     `config.data.max_length` words, or as many as a longer source.
     """
     _bleu_tokens(config)  # refuses, before any work, what it cannot count
-    beams, alignment_layer = config.evaluate.beams, config.evaluate.alignment_layer
-    if beams < 1:
-        raise UserError(f"config.evaluate.beams={beams}: needs 1 or more.")
-    search = functools.partial(beam_search, beams=beams, length_penalty=config.evaluate.length_penalty)
+    search, alignment_layer = _search(config), config.evaluate.alignment_layer
 
-    def translate(members, source):
+    def translate(members, batch):
+        source = batch["source"]
         lengths, longest = _lengths(source), max(config.data.max_length, source.shape[-1])
         memories = [model.apply(variables, source, lengths, method="encode") for variables in members]
         caches: Any = [
@@ -100,11 +99,7 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
             for variables, memory in zip(members, memories, strict=True)
         ]
         steps: Any = [functools.partial(model.apply, variables, method="step") for variables in members]
-        step, cache = join_steps(steps), join_caches(caches)
-        ends = {"bos": BOS, "eos": EOS, "pad": PAD}
-        if beams == 1:
-            return greedy(step, cache, lengths == 0, longest, **ends)
-        return search(step, cache, lengths == 0, longest, **ends).tokens[:, 0]
+        return search(join_steps(steps), join_caches(caches), lengths == 0, longest, batch["place"])
 
     def weights(members, source, target):
         arguments = (source, _lengths(source), _shifted(target))
@@ -122,10 +117,42 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     return Translator(model, jax.jit(evaluation_loss), jax.jit(translate), jax.jit(weights) if layers else None)
 
 
-def measure_split(trained: Trained, name: str, config: ConfigDict) -> dict[str, Any]:
+def _search(config: ConfigDict) -> Callable:
+    """How `config.evaluate` finds a translation: (step, cache, is_empty, max_length, places) → tokens."""
+    asked, ends = config.evaluate, {"bos": BOS, "eos": EOS, "pad": PAD}
+    if asked.beams < 1:
+        raise UserError(f"config.evaluate.beams={asked.beams}: needs 1 or more.")
+    if asked.temperature < 0 or asked.top_k < 0 or not 0 < asked.top_p <= 1:
+        raise UserError(
+            f"config.evaluate: temperature={asked.temperature} and top_k={asked.top_k} need 0 or more, and "
+            f"top_p={asked.top_p} more than 0 and at most 1."
+        )
+    if asked.temperature and asked.beams > 1:
+        raise UserError("config.evaluate: temperature draws words and beams search for them: choose one of the two.")
+    key = jax.random.key(asked.seed)
+
+    def draw(step, cache, is_empty, longest, places):
+        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(places)
+        kept = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p}
+        return sample(step, cache, is_empty, longest, keys, **kept, **ends)
+
+    def search(step, cache, is_empty, longest, places):
+        del places
+        penalty = asked.length_penalty
+        return beam_search(step, cache, is_empty, longest, beams=asked.beams, length_penalty=penalty, **ends).tokens[
+            :, 0
+        ]
+
+    def take_likeliest(step, cache, is_empty, longest, places):
+        del places
+        return greedy(step, cache, is_empty, longest, **ends)
+
+    return draw if asked.temperature else search if asked.beams > 1 else take_likeliest
+
+
+def measure_split(trained: Trained, split: Split, config: ConfigDict) -> dict[str, Any]:
     """Loss over a split's pairs; BLEU over its sentences, by their length too; how attention aligns them."""
     programs, members, corpus, data = trained
-    split = corpus.splits[name]
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
     pairs = _batches(data, split.source, split.target)
     is_cut = data.on_long == "truncate" and corpus.meta["too_long"]["pairs"]
@@ -163,9 +190,17 @@ def _bleu_tokens(config: ConfigDict) -> tuple[str, Callable[[str], list[str]]] |
     return name, SPLITS[name].split_of(config.data.languages[1])
 
 
+def split_of_files(trained: Trained, sources: Sequence[str], targets: Sequence[str]) -> Split:
+    """Sentences and their translations, which were not imported, as a split."""
+    corpus = trained.corpus
+    references = [Reference(*pair, None) for pair in zip(sources, ([target] for target in targets), strict=True)]
+    return Split(encode(corpus.source, sources), encode(corpus.target, targets), {}, references)
+
+
 def translate_texts(trained: Trained, texts: Sequence[str]) -> list[str]:
-    """The translation of each text, which is cut to `config.data.max_length` as the training pairs were."""
-    sources = encode(trained.corpus.source, texts, trained.data.max_length)
+    """The translation of each text, which is cut to `config.data.max_length` where the training pairs were."""
+    cut = trained.data.max_length if trained.data.on_long == "truncate" else None
+    sources = encode(trained.corpus.source, texts, cut)
     return [trained.corpus.target.decode(ids) for ids in translate(trained, sources)]
 
 
@@ -174,7 +209,7 @@ def translate(trained: Trained, sources: Sentences) -> list[list[int]]:
     programs, members, _, data = trained
     batches = _batches(data, sources, sources)
     _require_room(programs.model, int(sources.lengths.max(initial=0)))
-    rows = gather_rows(lambda batch: programs.translate(members, batch["source"]), batches)
+    rows = gather_rows(lambda batch: programs.translate(members, batch), batches)
     return [until_end(row) for row in rows]
 
 

@@ -48,6 +48,7 @@ from experiments._translator import (
     init,
     loss,
     measure_split,
+    split_of_files,
     translate,
     translate_texts,
     translator,
@@ -90,7 +91,7 @@ def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
         if "validation" not in corpus.splits:
             return {}
         trained = Trained(programs, (variables,), corpus, data)
-        return _numbers({"validation": measure_split(trained, "validation", config)})
+        return _numbers({"validation": measure_split(trained, corpus.splits["validation"], config)})
 
     return Task(
         init=functools.partial(init, programs.model),
@@ -126,10 +127,16 @@ def evaluate(config: ConfigDict, run: Run) -> dict:
     return _over_seeds([measure(config, run, trained) for trained in open_trained(config, run)])
 
 
+def evaluate_files(config: ConfigDict, run: Run, sources: Sequence[str], targets: Sequence[str]) -> dict:
+    """Measure a trained run on sentences and their translations that it need not know."""
+    every = open_trained(config, run)
+    return _over_seeds([measure_split(trained, split_of_files(trained, sources, targets), config) for trained in every])
+
+
 def measure(config: ConfigDict, run: Run, trained: Trained) -> dict:
     """Every figure of one seed: validation and test, and the textbook's sentences where the config has them."""
     names: list[str] = [name for name in HELD_OUT if name in trained.corpus.splits]
-    found: dict[str, dict] = {name: measure_split(trained, name, config) for name in names}
+    found: dict[str, dict] = {name: measure_split(trained, trained.corpus.splits[name], config) for name in names}
     if config.evaluate.book_sentences:
         named = [" ".join(split_words(sentence)) for sentence in config.evaluate.book_sentences]
         known = {" ".join(split_words(r.source)): r for r in load_references(run.path / "data", named)}
@@ -208,6 +215,7 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
 
 def open_run_of(config: ConfigDict, run: Run) -> tuple[Corpus, Translator]:
     """The run's corpus, imported at first, and the model's programs."""
+    _require_combination(config)
     data = DataConfig(**config.data)
     vocabularies = Path(config.train.init_from) / "data" if config.train.init_from else None
     corpus = load_or_import(run.path / "data", data, vocabularies)
@@ -232,13 +240,17 @@ def open_trained(config: ConfigDict, run: Run) -> list[Trained]:
     return _trained(config, run, *open_run_of(config, run))
 
 
-def _trained(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator) -> list[Trained]:
-    combine, last = config.evaluate.combine, config.evaluate.last
+def _require_combination(config: ConfigDict) -> None:
+    combine, last, kept = config.evaluate.combine, config.evaluate.last, config.train.keep_last
     if combine not in COMBINE:
         raise UserError(f"config.evaluate.combine={combine!r}: choose one of {', '.join(COMBINE)}.")
-    if last < 1:
-        raise UserError(f"config.evaluate.last={last}: needs 1 or more.")
-    every = COMBINE[combine](config, run, functools.partial(init, programs.model), last)
+    if not 1 <= last <= kept:
+        raise UserError(f"config.evaluate.last={last}: needs 1 to {kept} (config.train.keep_last).")
+
+
+def _trained(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator) -> list[Trained]:
+    start = functools.partial(init, programs.model)
+    every = COMBINE[config.evaluate.combine](config, run, start, config.evaluate.last)
     return [Trained(programs, members, corpus, DataConfig(**config.data)) for members in every]
 
 
@@ -327,6 +339,7 @@ def _tell_import(corpus: Corpus) -> None:
 EXPERIMENT = Experiment(
     train=train,
     evaluate=evaluate,
+    evaluate_files=evaluate_files,
     describe=describe,
     figures=figures,
     tables=tables,

@@ -1,7 +1,6 @@
 """Two CPU devices, strict rank promotion, and real data where it lies beside the checkout."""
 
 import os
-from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Two devices; and programs that run once are not worth optimising: tests spend their time compiling.
@@ -11,7 +10,7 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 import jax
 import numpy as np
 import pytest
-from support import ROOT
+from support import DATA
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -24,7 +23,6 @@ def random():
 @pytest.fixture
 def shared_data():
     """The folder of real corpora, or a skip that says how to name it."""
-    folder = Path(os.environ.get("ATTENTION_JAX_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(f"no real corpora at {folder}: set ATTENTION_JAX_DATA to their folder")
-    return folder
+    if not DATA.is_dir():
+        pytest.skip(f"no real corpora at {DATA}: set ATTENTION_JAX_DATA to their folder")
+    return DATA

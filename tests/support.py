@@ -1,10 +1,12 @@
 """What tests share."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("ATTENTION_JAX_DATA", ROOT.parent / "shared" / "data"))  # real corpora
 
 
 def sigmoid(x):

@@ -66,12 +66,16 @@ def gather_on_host(
 
 
 def in_order(buckets: Sequence[Bucket]) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Every batch once, for evaluation: places in the corpus, and rows filled up with padding to full batches."""
+    """Every batch once, for evaluation: places in the corpus, and rows filled up with padding to full batches.
+
+    A batch's "place" is its rows' places again, `NO_ROW` of padding.
+    """
     for bucket in buckets:
         for first in range(0, len(bucket.places), bucket.batch_size):
             index = np.arange(first, first + bucket.batch_size)
             is_there = index < len(bucket.places)
-            yield bucket.places[index[is_there]], bucket.rows(np.where(is_there, index, NO_ROW))
+            places = np.where(is_there, bucket.places[np.where(is_there, index, 0)], NO_ROW)
+            yield places[is_there], bucket.rows(np.where(is_there, index, NO_ROW)) | {"place": places}
 
 
 class Batches:

@@ -15,7 +15,6 @@ from attention_jax.data.sources import BadLines, Pair
 from attention_jax.errors import UserError
 
 VERSION = "1.0.0"
-READ_AT_ONCE = 1000  # examples
 
 
 def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], bad_lines: BadLines) -> Iterator[Pair]:
@@ -25,23 +24,18 @@ def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], ba
     is not there, and where its files have to be downloaded and cannot be.
     """
     builder = _builder(name, folder)
-    _prepare(builder, name)
+    examples = _examples(builder, name, split)
     missing = [language for language in languages if language not in builder.info.features]
     if missing:
         has = ", ".join(builder.info.features)
         raise UserError(f"config.data.languages={languages}: tfds:{name} has {has}.")
-    if split.partition("[")[0] not in builder.info.splits:
-        raise UserError(f"tfds:{name} has no split {split!r}, but {', '.join(builder.info.splits)}.")
-    examples = builder.as_data_source(split)
-    for first in range(0, len(examples), READ_AT_ONCE):
-        places = range(first, min(first + READ_AT_ONCE, len(examples)))
-        for place, example in zip(places, examples.__getitems__(places), strict=True):
-            source, target = (_text(example[language]) for language in languages)
-            where = f"tfds:{name} {split} {place}"
-            if source.strip() and target.strip():
-                yield Pair(source, target, where)
-            else:
-                bad_lines.report(where, "an empty sentence")
+    for place, example in enumerate(map(examples.__getitem__, range(len(examples)))):
+        source, target = (_text(example[language]) for language in languages)
+        where = f"tfds:{name} {split} {place}"
+        if source.strip() and target.strip():
+            yield Pair(source, target, where)
+        else:
+            bad_lines.report(where, "an empty sentence")
 
 
 def write_tfds(
@@ -94,12 +88,24 @@ def _builder(name: str, folder: str) -> Any:
         ) from None
 
 
+def _examples(builder: Any, name: str, split: str) -> Any:
+    try:
+        return builder.as_data_source(split)
+    except (AssertionError, KeyError, ValueError, NotImplementedError) as error:
+        if not builder.is_prepared():
+            _prepare(builder, name)
+            return _examples(builder, name, split)
+        if split.partition("[")[0] not in builder.info.splits:
+            raise UserError(f"tfds:{name} has no split {split!r}, but {', '.join(builder.info.splits)}.") from None
+        raise UserError(
+            f"tfds:{name} cannot be read ({error}). Prepare it as array_record, in another folder."
+        ) from None
+
+
 def _prepare(builder: Any, name: str) -> None:
-    """Download and prepare what is not prepared yet; say at once what to fetch where the network cannot."""
+    """Download and prepare; say at once what to fetch where the network cannot."""
     import tensorflow_datasets as tfds
 
-    if builder.is_prepared():
-        return
     manual = Path(builder.data_dir_root) / "downloads" / "manual"
     urls = [url for url in _downloads(builder) if not (manual / Path(urllib.parse.urlparse(url).path).name).exists()]
     if not all(_is_reachable(url) for url in urls):

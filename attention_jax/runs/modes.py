@@ -44,6 +44,7 @@ class Experiment(NamedTuple):
     figures: Callable[[ConfigDict, Run, dict], list[Figure]]
     tables: Callable[[ConfigDict, Run, dict], list[Table]]
     translate: Callable[[ConfigDict, Run, Iterator[str], str], Iterator[str]] | None = None  # lines → lines
+    evaluate_files: Callable[[ConfigDict, Run, list[str], list[str]], dict] | None = None  # inputs, references
     prepare: Callable[[ConfigDict, Path], str] | None = None  # its data as a data set of TFDS → how to train on it
 
 
@@ -55,6 +56,7 @@ class Request(NamedTuple):
     started: float
     profile: bool
     input: str = "-"
+    reference: str = ""
     output: str = "-"
     attention: str = ""
 
@@ -88,10 +90,14 @@ def train(experiment: Experiment, request: Request) -> None:
 
 
 def evaluate(experiment: Experiment, request: Request) -> None:
-    """Measure a trained run again, from its best checkpoint; `config.evaluate` may be another."""
+    """Measure a trained run again, as `config.evaluate` says, which may be another; or on a pair of files."""
     request.require_run()
     with request.open(ignoring="evaluate") as run:
-        for name, value in flatten(experiment.evaluate(request.config, run)).items():
+        if request.reference:
+            found = _evaluate_files(experiment, request, run)
+        else:
+            found = experiment.evaluate(request.config, run)
+        for name, value in flatten(found).items():
             if name != "members":
                 print(f"{name}\t{value}")
 
@@ -158,6 +164,22 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
     "prepare": prepare,
     "describe": describe,
 }
+
+
+def _evaluate_files(experiment: Experiment, request: Request, run: Run) -> dict:
+    if experiment.evaluate_files is None:
+        raise UserError(f"config.experiment={request.config.experiment!r}: has no pair of files to measure.")
+    inputs, references = (list(read_lines(path)) for path in (request.input, request.reference))
+    if len(inputs) != len(references):
+        raise UserError(
+            f"{request.input} has {len(inputs):,} lines and {request.reference} {len(references):,}: "
+            "they must be parallel."
+        )
+    for path, lines in ((request.input, inputs), (request.reference, references)):
+        empty = next((number for number, line in enumerate(lines, start=1) if not line.strip()), 0)
+        if empty:
+            raise UserError(f"{path}:{empty}: an empty sentence cannot be measured.")
+    return experiment.evaluate_files(request.config, run, inputs, references)
 
 
 def _write_report(experiment: Experiment, config: ConfigDict, run: Run, result: dict) -> None:

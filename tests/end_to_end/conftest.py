@@ -47,7 +47,8 @@ class Launcher:
         return [sys.executable, "launch.py", *start, f"--workdir={workdir}", *flags]
 
     def start(self, *args, **kwargs):
-        environment = {**os.environ, "XLA_FLAGS": "", "JAX_NUMPY_RANK_PROMOTION": "raise"}
+        flags = "--xla_backend_optimization_level=0"  # a tiny run spends its time compiling
+        environment = {**os.environ, "XLA_FLAGS": flags, "JAX_NUMPY_RANK_PROMOTION": "raise"}
         return subprocess.Popen(
             self.command(*args, **kwargs),
             cwd=ROOT,

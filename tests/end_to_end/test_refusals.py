@@ -75,7 +75,11 @@ VALUES = {
     "pieces": ({"data__tokenizer": "bpe"}, ["config.data.vocabulary=10000", "too high"]),
     "joint": ({"data__tokenizer": "spacy", "data__joint_vocabulary": True}, ["config.data.joint_vocabulary=True"]),
     "bleu_tokens": ({"evaluate__bleu_tokens": "char"}, ["config.evaluate.bleu_tokens='char'", "13a, words, spacy"]),
+    "combine": ({"evaluate__combine": "sum"}, ["config.evaluate.combine='sum'", "best, average, ensemble, seeds"]),
     "beams": ({"evaluate__beams": 0}, ["config.evaluate.beams=0", "1 or more"]),
+    "drawn": ({"evaluate__temperature": 1.0, "evaluate__beams": 2}, ["config.evaluate: temperature", "choose one"]),
+    "top_p": ({"evaluate__top_p": 0.0}, ["config.evaluate: ", "top_p=0.0"]),
+    "last": ({"evaluate__last": 3}, ["config.evaluate.last=3", "needs 1 to 2"]),
     "layer": ({"evaluate__alignment_layer": 1}, ["config.evaluate.alignment_layer=1", "the decoder has 1"]),
     "nan": ({"optimizer__learning_rate": 1e30}, ["seed 0", "not finite at step 2", "learning_rate"]),
 }
@@ -181,6 +185,18 @@ def test_nothing_to_translate(finished, tmp_path):
         process = launcher.run(folder, "--mode=translate", f"--input={tmp_path / name}", config="")
         assert_refused(process, message)
     assert_refused(launcher.run(tmp_path / "w", "--mode=translate", config=""), "no run here")
+
+
+def test_files_that_cannot_be_measured(finished, tmp_path):
+    launcher, folder, _ = finished
+    source, target = tmp_path / "test.en", tmp_path / "test.fr"
+    source.write_text("a cat sleeps .\nthe cat .\n")
+    flags = ("--mode=evaluate", f"--input={source}", f"--reference={target}")
+    assert_refused(launcher.run(folder, *flags, config=""), f"{target}: no such file")
+    target.write_text("un chat dort .\n")
+    assert_refused(launcher.run(folder, *flags, config=""), f"{source} has 2 lines and {target} 1")
+    target.write_text("un chat dort .\n\n")
+    assert_refused(launcher.run(folder, *flags, config=""), f"{target}:2: an empty sentence")
 
 
 @pytest.mark.slow

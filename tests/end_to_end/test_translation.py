@@ -1,10 +1,12 @@
 """A run of translation from start to end, killed, stopped, resumed, extended, and read."""
 
+import functools
 import json
 import re
 import shutil
 import subprocess
 
+import jax
 import numpy as np
 import pytest
 from support import ROOT
@@ -22,8 +24,6 @@ def parameters(folder):
 
 
 def assert_same_run(one, other):
-    import jax
-
     (step, tree), (other_step, other_tree) = parameters(one), parameters(other)
     assert step == other_step
     jax.tree.map(np.testing.assert_array_equal, tree, other_tree)
@@ -79,13 +79,59 @@ def test_lines_are_translated_through_a_pipe_in_order_and_empty_ones_stay(finish
     assert "data:image/png;base64" in (tmp_path / "a.html").read_text()
 
 
-def test_another_way_of_decoding_is_measured_without_changing_the_run(finished):
+def test_a_pair_of_files_is_measured_as_the_split_it_came_from(finished, tmp_path):
+    launcher, folder, _ = finished
+    pairs = [json.loads(line) for line in (folder / "data" / "test.pairs.jsonl").read_text().splitlines()]
+    files = [tmp_path / "test.en", tmp_path / "test.fr"]
+    for side, file in enumerate(files):
+        file.write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    flags = (f"--input={files[0]}", f"--reference={files[1]}")
+    process = launcher.run(folder, "--mode=evaluate", *flags, config="")
+    assert process.returncode == 0, process.err
+    found = dict(line.split("\t") for line in process.out.splitlines())
+    expected = json.loads((folder / "result.json").read_text())["test"]
+    for name in ("loss", "bleu", "chrf"):
+        assert float(found[name]) == pytest.approx(expected[name], rel=1e-5)
+
+
+def test_translations_can_be_drawn(finished, tmp_path):
+    launcher, folder, _ = finished
+    (tmp_path / "in.txt").write_text("the cat sleeps .\n" * 4)
+    found = []
+    for seed in (0, 0, 1):
+        flags = ("--mode=translate", f"--input={tmp_path / 'in.txt'}")
+        process = launcher.run(folder, *flags, evaluate__temperature=1.5, evaluate__seed=seed)
+        assert process.returncode == 0, process.err
+        found.append(process.out.splitlines())
+    assert found[0] == found[1] != found[2]
+    assert len(set(found[0])) > 1
+
+
+@pytest.mark.parametrize("combine", ["average", "ensemble"])
+def test_another_way_of_decoding_is_measured_without_changing_the_run(finished, combine):
     launcher, folder, _ = finished
     before = (folder / "config.json").read_text()
-    process = launcher.run(folder, "--mode=evaluate", evaluate__beams=3)
+    process = launcher.run(folder, "--mode=evaluate", evaluate__beams=3, evaluate__combine=combine, evaluate__last=2)
     assert process.returncode == 0, process.err
     assert "test.bleu\t" in process.out
     assert (folder / "config.json").read_text() == before
+
+
+def test_an_average_of_checkpoints_is_the_mean_of_what_they_hold(finished):
+    from attention_jax.runs.folder import Run
+    from attention_jax.runs.training import last_variables
+    from attention_jax.training.state import mean
+    from experiments.nmt import COMBINE, init, open_run_of
+
+    folder = finished[1]
+    config, run = read_config(folder), Run(folder, 0.0)
+    start = functools.partial(init, open_run_of(config, run)[1].model)
+    ((newest, before),) = last_variables(config, run, start, 2)
+    ((averaged,),) = COMBINE["average"](config, run, start, 2)
+    expected = jax.tree.map(lambda a, b: (np.asarray(a, np.float64) + b) / 2, newest, before)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7), averaged, expected)
+    assert newest["params"] is not before["params"]
+    jax.tree.map(np.testing.assert_array_equal, averaged, mean([before, newest]))
 
 
 def test_the_report_stands_alone(finished):
