@@ -2,6 +2,7 @@
 
 import collections
 import io
+import random
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -117,6 +118,21 @@ class WordTokenizer:
         return self._join(self.words(until_end(ids)))
 
 
+LEARNT_FROM = 1_000_000  # sentences at most that pieces are learnt from, so that memory is bounded
+
+
+def sampled(texts: Iterable[str], most: int) -> list[str]:
+    """All texts, or `most` of them drawn alike and always the same (Vitter 1985, algorithm R)."""
+    drawn = random.Random(0)
+    kept: list[str] = []
+    for count, text in enumerate(texts):
+        if count < most:
+            kept.append(text)
+        elif (place := drawn.randrange(count + 1)) < most:
+            kept[place] = text
+    return kept
+
+
 class SubwordTokenizer:
     """Pieces of lower-cased text learnt by sentencepiece (Kudo & Richardson 2018): "unigram" or "bpe"."""
 
@@ -138,7 +154,7 @@ class SubwordTokenizer:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(_plain(text) for text in texts),
+                sentence_iterator=iter(sampled((_plain(text) for text in texts), LEARNT_FROM)),
                 model_writer=model,
                 model_type=kind,
                 vocab_size=vocabulary,

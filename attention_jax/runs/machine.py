@@ -24,6 +24,15 @@ def set_up(precision: ConfigDict, *, debug_nans: bool = False) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
+def describe_device() -> str:
+    """What computes: "1 × NVIDIA H200 (gpu)", "2 cores of AMD EPYC (cpu)"."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        names = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")]
+        return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else platform.processor()} (cpu)"
+    return f"{jax.device_count()} × {device.device_kind} ({device.platform})"
+
+
 def cache_folder() -> Path:
     """The user's cache folder, one part for each kind of processor: compiled code does not travel."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -32,11 +41,15 @@ def cache_folder() -> Path:
 
 
 def _processor() -> str:
+    lines = {line for line in _cpu_lines() if line.startswith(("flags", "Features", "model name"))}
+    return "".join(sorted(lines)) or platform.processor()
+
+
+def _cpu_lines() -> list[str]:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor()
-    return "".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
+        return []
 
 
 class Profiler:

@@ -24,6 +24,7 @@ from attention_jax.runs.folder import (
     write_whole,
 )
 from attention_jax.runs.lines import read_lines
+from attention_jax.runs.machine import describe_device
 from attention_jax.training.cost import cost
 
 
@@ -83,7 +84,7 @@ def train(experiment: Experiment, request: Request) -> None:
         if run.result() is None:
             metrics = experiment.train(config, run)
             result = {"status": "finished", "experiment": config.experiment, "seeds": list(config.seeds), **metrics}
-            result |= {"device": _device(), "versions": _versions()}
+            result |= {"device": describe_device(), "versions": _versions()}
             _write_report(experiment, config, run, result)
             write_result(run.path, result | {"seconds": round(run.seconds(), 2)})
         _print_result(run)
@@ -210,11 +211,6 @@ def _show(name: str, value: Any) -> str:
 
 def _name(path: tuple) -> str:
     return "/".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path)
-
-
-def _device() -> str:
-    device = jax.devices()[0]
-    return f"{jax.device_count()} × {device.device_kind} ({device.platform})"
 
 
 def _versions() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Words, vocabularies, and the way back to text."""
 
+import numpy as np
 import pytest
 
 from attention_jax.data.tokenizers import (
@@ -11,6 +12,7 @@ from attention_jax.data.tokenizers import (
     SubwordTokenizer,
     WordTokenizer,
     load_tokenizer,
+    sampled,
     spacy_words,
     split_words,
     train_tokenizer,
@@ -110,3 +112,12 @@ def test_spacys_rules_split_as_the_published_protocol_does():
     for language in ("xx1", "zh"):
         with pytest.raises(UserError, match=f"spaCy has no rules of its own for '{language}'"):
             spacy_words(language)
+
+
+def test_of_many_texts_each_is_as_likely_to_be_learnt_from_and_of_few_all_are():
+    texts = [str(i) for i in range(10_000)]
+    assert sampled(texts, 10_000) == texts
+    kept = np.array([int(text) for text in sampled(texts, 1000)])
+    assert len(set(kept)) == 1000
+    assert abs(kept.mean() - 5000) < 4 * 2887 / 1000**0.5
+    assert sampled(iter(texts), 1000) == sampled(texts, 1000)

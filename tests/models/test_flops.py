@@ -1,0 +1,42 @@
+"""The counted FLOPs of whole models agree with counts by hand, to the last multiply-add."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from translators import SIZES, build
+
+from attention_jax.training.cost import flops
+
+B, S, T, V = 3, 7, 5, 13
+
+
+def transformer():
+    d, f, layers = (SIZES[name] for name in ("width", "feed_forward", "encoder_layers"))
+    project = lambda tokens: tokens * d * d  # noqa: E731
+    attend = lambda queries, keys: 2 * queries * keys * d  # scores, then values  # noqa: E731
+    encoder = 4 * project(S) + attend(S, S) + 2 * S * d * f
+    decoder = 4 * project(T) + attend(T, T) + 2 * project(T) + 2 * project(S) + attend(T, S) + 2 * T * d * f
+    return layers * (encoder + decoder) + T * d * V
+
+
+def bahdanau():
+    e, h, layers = (SIZES[name] for name in ("embedding", "hidden", "layers"))
+    cell = lambda inputs: 3 * h * (inputs + h)  # noqa: E731
+    encoder = S * 2 * (cell(e) + (layers - 1) * cell(2 * h))
+    bridges = layers * 2 * h * h
+    keys = S * 2 * h * h
+    attention = T * (h * h + S * h + S * 2 * h)  # query, score, context
+    decoder = T * (cell(e + 2 * h) + (layers - 1) * cell(h))
+    readout = T * (h + 2 * h + e) * 2 * h + T * h * V
+    return encoder + bridges + keys + attention + decoder + readout
+
+
+@pytest.mark.parametrize(("name", "by_hand"), [("transformer_small", transformer), ("bahdanau", bahdanau)])
+def test_flops_are_those_of_the_formulas_and_training_costs_three_times_the_forward_pass(name, by_hand):
+    module = build(name)
+    source, lengths, inputs = (jnp.full(shape, 4, jnp.int32) for shape in ((B, S), (B,), (B, T)))
+    variables = jax.eval_shape(module.init, jax.random.key(0), source, lengths, inputs)
+    forward = lambda variables: module.apply(variables, source, lengths, inputs)  # noqa: E731
+    expected = 2 * B * by_hand()
+    assert flops(forward, variables) == expected
+    assert flops(jax.grad(lambda variables: forward(variables).sum()), variables) == 3 * expected
