@@ -94,7 +94,7 @@ PAIRS: dict = {
     "validation": 1000,
     "test": 1000,
     "seed": 0,  # of the split, and of the embedded corpus
-    "tokenizer": "words",  # words, spacy; or pieces of words: unigram, bpe
+    "tokenizer": "words",  # words, spacy, moses; or pieces of words: unigram, bpe
     "joint_vocabulary": False,  # one for both sides
     "min_count": 2,  # of words
     "vocabulary": 10000,  # at most, each side, specials included
@@ -185,7 +185,7 @@ TRAIN = {
 }
 
 EVALUATE = {
-    "bleu_tokens": "13a",  # what `bleu` counts: sacreBLEU's 13a, or words, spacy; `bleu_13a` is there always
+    "bleu_tokens": "13a",  # what `bleu` counts: sacreBLEU's 13a, or words, spacy, moses; `bleu_13a` is there always
     "combine": "best",  # what translates: best, or of the last checkpoints their average or ensemble; or all seeds
     "last": 1,  # how many checkpoints, of those that train.keep_last keeps
     "beams": 1,  # 1: greedy
@@ -237,6 +237,12 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
     ("bahdanau", "embedded"): {
         "kwargs": {"embedding": 128, "hidden": 128, "dropout_sites": ("embeddings", "output")},
         "optimizer": {"dropout": 0.4},
+    },
+    ("transformer_tiny", "multi30k"): {
+        "kwargs": {"dropout_sites": ("embeddings", "residual", "attention", "hidden")},
+        "data": {"vocabulary": 10000, "batch_tokens": 2048},
+        "optimizer": {"schedule": "inverse_sqrt", "learning_rate": 3e-3, "warmup_steps": 2000, "dropout": 0.3},
+        "train": {"steps": 12000, "keep_last": 10},
     },
     ("transformer_small", "multi30k"): {
         "kwargs": {"dropout_sites": ("embeddings", "residual", "attention", "hidden")},

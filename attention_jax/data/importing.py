@@ -108,8 +108,10 @@ def export_to_tfds(path: Path, config: DataConfig) -> None:
 def require_usable(config: DataConfig) -> None:
     """Raise UserError for a value that no corpus can be imported with."""
     _require_choices(config)
-    if config.joint_vocabulary and config.tokenizer == "spacy":
-        raise UserError("config.data.joint_vocabulary=True: spaCy's rules are of one language alone.")
+    if config.joint_vocabulary and config.tokenizer in ("spacy", "moses"):
+        raise UserError(
+            f"config.data.joint_vocabulary=True: the rules of {config.tokenizer} are of one language alone."
+        )
     size, taken = config.vocabulary, len(SPECIALS)
     if size <= taken:
         raise UserError(f"config.data.vocabulary={size}: every word would be <unk>; the first {taken} are taken.")

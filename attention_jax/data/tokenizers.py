@@ -68,14 +68,34 @@ def join_spacy_words(words: Sequence[str]) -> str:
     return re.sub(r"(?<=\() | (?=[):;])", "", text)
 
 
+def moses_words(language: str) -> Callable[[str], list[str]]:
+    """The lower-cased tokens of the Moses toolkit's rules (Koehn et al. 2007)."""
+    from sacremoses import MosesTokenizer
+
+    tokenizer = MosesTokenizer(lang=language)
+    return lambda text: tokenizer.tokenize(_plain(text), escape=False)
+
+
+def join_moses_words(language: str) -> Callable[[Sequence[str]], str]:
+    """The text of Moses's tokens."""
+    from sacremoses import MosesDetokenizer
+
+    detokenizer = MosesDetokenizer(lang=language)
+    return lambda words: detokenizer.detokenize(list(words), unescape=False)
+
+
 class Words(NamedTuple):
-    """How a text is cut into words, given its language, and put together again."""
+    """How a text of a language is cut into words, and put together again."""
 
     split_of: Callable[[str], Callable[[str], list[str]]]
-    join: Callable[[Sequence[str]], str]
+    join_of: Callable[[str], Callable[[Sequence[str]], str]]
 
 
-SPLITS = {"words": Words(lambda language: split_words, join_words), "spacy": Words(spacy_words, join_spacy_words)}
+SPLITS = {
+    "words": Words(lambda language: split_words, lambda language: join_words),
+    "spacy": Words(spacy_words, lambda language: join_spacy_words),
+    "moses": Words(moses_words, join_moses_words),
+}
 
 
 class WordTokenizer:
@@ -84,7 +104,7 @@ class WordTokenizer:
     def __init__(self, vocabulary: Sequence[str], name: str = "words", language: str = ""):
         self._words = (*SPECIALS, *vocabulary)
         self._ids = {word: index for index, word in enumerate(self._words) if index >= len(SPECIALS)}
-        self._split, self._join = SPLITS[name].split_of(language), SPLITS[name].join
+        self._split, self._join = SPLITS[name].split_of(language), SPLITS[name].join_of(language)
         self.size = len(self._words)
 
     @classmethod

@@ -116,7 +116,7 @@ def test_held_out_files_replace_the_split_and_leave_the_training_pairs(tmp_path)
         ({"path": ""}, "config.data.path is not set"),
         ({"vocabulary": 4}, "config.data.vocabulary=4: every word would be <unk>"),
         ({"vocabulary": 0, "tokenizer": "bpe"}, "config.data.vocabulary=0: every word would be <unk>"),
-        ({"tokenizer": "spacy", "joint_vocabulary": True}, "spaCy's rules are of one language alone"),
+        ({"tokenizer": "spacy", "joint_vocabulary": True}, "the rules of spacy are of one language alone"),
     ],
 )
 def test_a_wrong_choice_names_its_key(tmp_path, change, message):

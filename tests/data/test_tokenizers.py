@@ -121,3 +121,11 @@ def test_of_many_texts_each_is_as_likely_to_be_learnt_from_and_of_few_all_are():
     assert len(set(kept)) == 1000
     assert abs(kept.mean() - 5000) < 4 * 2887 / 1000**0.5
     assert sampled(iter(texts), 1000) == sampled(texts, 1000)
+
+
+def test_moses_rules_split_and_join():
+    tokenizer = WordTokenizer.train(["Don't go, it's (very) well-known."], 1, 100, "moses", "en")
+    words = ["don", "'t", "go", ",", "it", "'s", "(", "very", ")", "well-known", "."]
+    ids = tokenizer.encode("Don't go, it's (very) well-known.")
+    assert tokenizer.words(ids) == words
+    assert tokenizer.decode(ids) == "don't go, it's (very) well-known."
