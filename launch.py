@@ -45,7 +45,9 @@ REFERENCE = flags.DEFINE_string("reference", "", "The translations of --input, a
 OUTPUT = flags.DEFINE_string(
     "output", "-", "Where --mode=translate writes: a file, or - (standard output); and --mode=prepare: FOLDER/NAME."
 )
-ATTENTION = flags.DEFINE_string("attention", "", "A page (.html) that --mode=translate draws the alignments in.")
+ATTENTION = flags.DEFINE_string(
+    "attention", "", "For --mode=translate: a page (.html) of alignments, or every head's weights (.npz)."
+)
 PROFILE = flags.DEFINE_bool("profile", False, "Write a trace of a few training steps to the run's profile/.")
 DEBUG_NANS = flags.DEFINE_bool("debug_nans", False, "Stop with a traceback where a NaN first appears (slow).")
 

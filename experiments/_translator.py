@@ -39,7 +39,8 @@ class Translator(NamedTuple):
     model: nn.Module
     loss: Any  # (members, batch) → Sums, without dropout or smoothing
     translate: Any  # (members, batch) → hypotheses
-    weights: Any  # (members, source, target) → weights of each target word; None of a model without attention
+    alignment: Any  # (members, batch) → weights [B, T, S] of `config.evaluate.alignment_layer`; None without attention
+    weights: Any  # (members, batch) → those of every layer and head, by kind: [B, layers, heads, Q, K]
 
 
 class Trained(NamedTuple):
@@ -82,10 +83,10 @@ def loss(
 
 
 def translator(model: nn.Module, config: ConfigDict) -> Translator:
-    """The model's programs: loss, translation as `config.evaluate` says, and attention to the source.
+    """The model's programs: loss, translation as `config.evaluate` says, and attention, teacher forced.
 
-    The last is the mean over the heads of the decoder layer `alignment_layer`. A translation has up to
-    `config.data.max_length` words, or as many as a longer source.
+    The alignment is the mean over the heads of one decoder layer. A translation has up to `config.data.max_length`
+    words, or as many as a longer source.
     """
     _bleu_tokens(config)  # refuses, before any work, what it cannot count
     search, alignment_layer = _search(config), config.evaluate.alignment_layer
@@ -101,10 +102,13 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
         steps: Any = [functools.partial(model.apply, variables, method="step") for variables in members]
         return search(join_steps(steps), join_caches(caches), lengths == 0, longest, batch["place"])
 
-    def weights(members, source, target):
-        arguments = (source, _lengths(source), _shifted(target))
+    def weights(members, batch):
+        arguments = (batch["source"], _lengths(batch["source"]), _shifted(batch["target"]))
         found: list[Any] = [model.apply(variables, *arguments, method="attention") for variables in members]
-        return jnp.mean(jnp.stack([kinds["cross"][:, alignment_layer] for kinds in found]), axis=(0, 2))
+        return jax.tree.map(lambda *kinds: sum(kinds) / len(kinds), *found)
+
+    def alignment(members, batch):
+        return jnp.mean(weights(members, batch)["cross"][:, alignment_layer], axis=1)
 
     def evaluation_loss(members, batch):
         source, target = batch["source"], batch["target"]
@@ -114,7 +118,13 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     layers = _attending_layers(model)
     if layers and not -layers <= alignment_layer < layers:
         raise UserError(f"config.evaluate.alignment_layer={alignment_layer}: the decoder has {layers}.")
-    return Translator(model, jax.jit(evaluation_loss), jax.jit(translate), jax.jit(weights) if layers else None)
+    return Translator(
+        model,
+        loss=jax.jit(evaluation_loss),
+        translate=jax.jit(translate),
+        alignment=jax.jit(alignment) if layers else None,
+        weights=jax.jit(weights),
+    )
 
 
 def _search(config: ConfigDict) -> Callable:
@@ -162,7 +172,7 @@ def measure_split(trained: Trained, split: Split, config: ConfigDict) -> dict[st
         **losses(functools.partial(programs.loss, members), pairs, words),
         **score_translations(hypotheses, references, _bleu_tokens(config)),
         "bleu_by_length": bleu_by_length([len(split_words(text)) for text in sources], hypotheses, references),
-        **(_alignment(attention(trained, split.source, split.target), split) if programs.weights else {}),
+        **(_alignment(align(trained, split.source, split.target), split) if programs.alignment else {}),
     }
 
 
@@ -213,12 +223,24 @@ def translate(trained: Trained, sources: Sentences) -> list[list[int]]:
     return [until_end(row) for row in rows]
 
 
-def attention(trained: Trained, source: Sentences, target: Sentences) -> list[np.ndarray]:
-    """Attention weights of every pair, teacher forced: `[target words, source words]`, ends included."""
+def align(trained: Trained, source: Sentences, target: Sentences) -> list[np.ndarray]:
+    """The alignment of every pair, teacher forced: `[target words, source words]`, ends included."""
     programs, members, _, data = trained
-    batches = _batches(data, source, target)
-    rows = gather_rows(lambda batch: programs.weights(members, batch["source"], batch["target"]), batches)
+    rows = gather_rows(lambda batch: programs.alignment(members, batch), _batches(data, source, target))
     return [row[:t, :s] for row, t, s in zip(rows, target.lengths, source.lengths, strict=True)]
+
+
+def attention(trained: Trained, source: Sentences, target: Sentences) -> list[dict[str, np.ndarray]]:
+    """Every layer's and head's weights of every pair, teacher forced, by kind: `[layers, heads, queries, keys]`."""
+    programs, members, _, data = trained
+    found: dict[int, dict[str, np.ndarray]] = {}
+    for places, batch in _batches(data, source, target):
+        kinds = jax.device_get(programs.weights(members, batch))
+        for row, place in enumerate(places.tolist()):
+            t, s = len(target[place]), len(source[place])
+            sizes = {"encoder": (s, s), "decoder": (t, t), "cross": (t, s)}
+            found[place] = {kind: kinds[kind][row, :, :, : sizes[kind][0], : sizes[kind][1]] for kind in kinds}
+    return [found[place] for place in sorted(found)]
 
 
 def encode(tokenizer: Tokenizer, texts: Iterable[str], max_length: int | None = None) -> Sentences:

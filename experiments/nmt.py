@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -42,6 +43,7 @@ from experiments._translator import (
     Members,
     Trained,
     Translator,
+    align,
     attention,
     build,
     encode,
@@ -147,21 +149,24 @@ def measure(config: ConfigDict, run: Run, trained: Trained) -> dict:
     return found
 
 
-def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attention_page: str) -> Iterator[str]:
+def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attention_file: str) -> Iterator[str]:
     """The first seed's translation of every line, in order; an empty line stays empty.
 
-    `attention_page`, where it is not empty, is a file to draw the alignments of the first sentences in.
+    `attention_file`, where it is not empty, gets the attention of the first lines: a page (.html) their alignments,
+    an archive (.npz) every layer's and head's weights.
     """
     trained = open_trained(config, run)[0]
-    if attention_page and trained.programs.weights is None:
-        raise UserError(f"--attention: config.model.name={config.model.name!r} has no attention to draw.")
+    if attention_file and trained.programs.alignment is None:
+        raise UserError(f"--attention: config.model.name={config.model.name!r} has no attention to show.")
+    if attention_file and Path(attention_file).suffix not in ATTENTION_WRITERS:
+        raise UserError(f"--attention={attention_file}: its name must end in {' or '.join(ATTENTION_WRITERS)}.")
     while block := list(itertools.islice(lines, TRANSLATED_AT_ONCE)):
         texts = {index: text for index, text in enumerate(block) if text.strip()}
         sources = encode(trained.corpus.source, texts.values())
         outputs = translate(trained, sources) if texts else []
-        if attention_page and texts:
-            _write_attention_page(trained, sources, outputs, Path(attention_page))
-            attention_page = ""
+        if attention_file and texts:
+            ATTENTION_WRITERS[Path(attention_file).suffix](trained, sources, outputs, Path(attention_file))
+            attention_file = ""
         found = dict(zip(texts, outputs, strict=True))
         decode = trained.corpus.target.decode
         yield from (decode(found[index]) if index in found else "" for index in range(len(block)))
@@ -183,6 +188,20 @@ def prepare(config: ConfigDict, path: Path) -> str:
     return f"--config.data.source=tfds:{path.name} --config.data.path={path.parent}"
 
 
+def _write_attention_archive(trained: Trained, sources: Sentences, outputs: list[list[int]], path: Path) -> None:
+    """{"0.cross": [layers, heads, target, source], …, "0.source": words, "0.target": words}, the number a line's."""
+    targets, corpus = Sentences.join([*ids, EOS] for ids in outputs), trained.corpus
+    arrays: dict[str, Any] = {}
+    for line, kinds in enumerate(attention(trained, sources, targets)):
+        arrays |= {f"{line}.{kind}": weights for kind, weights in kinds.items()}
+        arrays |= {f"{line}.source": corpus.source.words(sources[line])}
+        arrays |= {f"{line}.target": corpus.target.words(targets[line])}
+    np.savez_compressed(path, **arrays)
+
+
+ATTENTION_WRITERS = {".html": _write_attention_page, ".npz": _write_attention_archive}
+
+
 def describe(config: ConfigDict) -> Description:
     """Shapes of the parameters and of one step on the largest bucket, with `config.data.vocabulary` words a side."""
     data = DataConfig(**config.data)
@@ -194,7 +213,7 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     """Learning curves, BLEU by length, and attention on held-out sentences translated by the first seed."""
     trained, folder = open_trained(config, run)[0], run.subfolder("figures")
     drawn = [*learning_figures(run.metrics(), folder), length_figure(result, folder / "bleu_by_length.png")]
-    if trained.programs.weights is None:
+    if trained.programs.alignment is None:
         return drawn
     return [*drawn, _attention_figure(config, trained, folder / "attention.png")]
 
@@ -266,7 +285,7 @@ def _draw_attention(trained: Trained, sources: Sentences, outputs: Sequence[Sequ
     """Each translation beside the source words that its words looked at."""
     targets, corpus = Sentences.join([*ids, EOS] for ids in outputs), trained.corpus
     return attention_figure(
-        attention(trained, sources, targets),
+        align(trained, sources, targets),
         [corpus.source.words(sources[i]) for i in range(len(sources))],
         [corpus.target.words(targets[i]) for i in range(len(targets))],
         path,

@@ -44,9 +44,8 @@ class BadLines:
 
 
 def read_pairs(config: DataConfig, name: str, bad_lines: BadLines) -> Iterator[Pair]:
-    """The pairs of one of the config's files; where `train_path` names one, `path` is the folder of all."""
-    folder = Path(config.path).expanduser() if config.train_path else Path()
-    return READERS[kind_of(config)](config, folder / Path(name or config.path).expanduser(), bad_lines)
+    """The pairs of the file or split that a config's `…_path` names; "" is the only one there is."""
+    return READERS[kind_of(config)](config, name, bad_lines)
 
 
 def kind_of(config: DataConfig) -> str:
@@ -111,22 +110,28 @@ def _require_file(path: Path) -> None:
         raise UserError(f"{path}: the file is empty. {HOW_TO_GET}.")
 
 
-def _read_embedded(config: DataConfig, path: Path, bad_lines: BadLines) -> Iterator[Pair]:
+def _read_embedded(config: DataConfig, name: str, bad_lines: BadLines) -> Iterator[Pair]:
     from attention_jax.data.grammar import sentence_pairs
 
-    del path, bad_lines
+    del name, bad_lines
     return sentence_pairs(config.seed)
 
 
-def _read_tfds(config: DataConfig, path: Path, bad_lines: BadLines) -> Iterator[Pair]:
+def _read_tfds(config: DataConfig, name: str, bad_lines: BadLines) -> Iterator[Pair]:
     from attention_jax.data.tfds import read_tfds
 
-    return read_tfds(config.source.partition(":")[2], config.path, path.name, config.languages, bad_lines)
+    return read_tfds(config.source.partition(":")[2], config.path, name or "train", config.languages, bad_lines)
+
+
+def _file(config: DataConfig, name: str) -> Path:
+    """Where `train_path` names a file, `path` is the folder of all; else it is the file."""
+    folder = Path(config.path).expanduser() if config.train_path else Path()
+    return folder / Path(name or config.path).expanduser()
 
 
 READERS = {
     "embedded": _read_embedded,
-    "tsv": lambda config, path, bad_lines: read_tsv(path, bad_lines),
-    "parallel": lambda config, path, bad_lines: read_parallel(path, config.languages, bad_lines),
+    "tsv": lambda config, name, bad_lines: read_tsv(_file(config, name), bad_lines),
+    "parallel": lambda config, name, bad_lines: read_parallel(_file(config, name), config.languages, bad_lines),
     "tfds": _read_tfds,
 }

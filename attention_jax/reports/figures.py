@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 Points = Sequence[float] | np.ndarray
+FEW = 12  # points of a line that are marked
 
 
 class Figure(NamedTuple):
@@ -98,7 +99,7 @@ def curves(
     figure, axes = new_figure(1, 1, 6.0, 3.6)
     axis = axes[0, 0]
     for name, (x, y) in series.items():
-        axis.plot(x, y, label=name, linewidth=1.5)
+        axis.plot(x, y, "o-" if len(x) <= FEW else "-", label=name, linewidth=1.5, markersize=4)
     for name, (x0, y0) in (marks or {}).items():
         axis.plot([x0], [y0], "o", label=name)
     if log_x:

@@ -19,12 +19,13 @@ def attention_figure(
     path: Path,
 ) -> Figure:
     """Which source words each target word looked at, a panel a sentence."""
-    rows = -(-len(weights) // COLUMNS)
+    columns = min(COLUMNS, len(weights))
+    rows = -(-len(weights) // columns)
     longest = [max(matrix.shape[axis] for matrix in weights) for axis in (0, 1)]
-    grid = np.zeros((rows, COLUMNS, *longest))
-    words: list[list[list[Sequence[str]]]] = [[[()] * COLUMNS for _ in range(rows)] for _ in range(2)]
+    grid = np.zeros((rows, columns, *longest))
+    words: list[list[list[Sequence[str]]]] = [[[()] * columns for _ in range(rows)] for _ in range(2)]
     for place, panel in enumerate(zip(weights, sources, targets, strict=True)):
-        row, col = divmod(place, COLUMNS)
+        row, col = divmod(place, columns)
         matrix, words[0][row][col], words[1][row][col] = panel
         grid[row, col, : matrix.shape[0], : matrix.shape[1]] = matrix
     return heatmaps(

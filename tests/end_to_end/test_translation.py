@@ -77,6 +77,12 @@ def test_lines_are_translated_through_a_pipe_in_order_and_empty_ones_stay(finish
     assert process.out == ""
     assert (tmp_path / "out.txt").read_text() == "\n".join(found)
     assert "data:image/png;base64" in (tmp_path / "a.html").read_text()
+    archive = f"--attention={tmp_path / 'a.npz'}"
+    assert launcher.run(folder, "--mode=translate", files[0], archive, config="").returncode == 0
+    weights = np.load(tmp_path / "a.npz")
+    assert weights["0.cross"].shape == (1, 1, len(weights["0.target"]), len(weights["0.source"]))
+    assert [len(weights["0.source"]), weights["0.source"][-1]] == [5, "<eos>"]
+    np.testing.assert_allclose(weights["0.cross"].sum(-1), 1, rtol=1e-5)
 
 
 def test_a_pair_of_files_is_measured_as_the_split_it_came_from(finished, tmp_path):
