@@ -168,6 +168,7 @@ OPTIMIZER = {
     "decay_steps": 0,  # where the decay ends; 0: at train.steps
     "final_fraction": 0.02,
     "clip_norm": 1.0,
+    "b2": 0.999,  # of Adam; its b1 is .9
     "weight_decay": 0.0,
     "dropout": 0.2,
     "label_smoothing": 0.0,
@@ -241,12 +242,18 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
     ("transformer_tiny", "multi30k"): {
         "kwargs": {"dropout_sites": ("embeddings", "residual", "attention", "hidden")},
         "data": {"vocabulary": 10000, "batch_tokens": 2048},
-        "optimizer": {"schedule": "inverse_sqrt", "learning_rate": 3e-3, "warmup_steps": 2000, "dropout": 0.3},
+        "optimizer": {
+            "schedule": "inverse_sqrt",
+            "learning_rate": 3e-3,
+            "warmup_steps": 2000,
+            "b2": 0.98,
+            "dropout": 0.3,
+        },
         "train": {"steps": 12000, "keep_last": 10},
     },
     ("transformer_small", "multi30k"): {
         "kwargs": {"dropout_sites": ("embeddings", "residual", "attention", "hidden")},
-        "optimizer": {"learning_rate": 1.5e-3, "warmup_steps": 500, "dropout": 0.15},
+        "optimizer": {"learning_rate": 1.5e-3, "warmup_steps": 400, "b2": 0.98, "dropout": 0.15},
     },
 }
 

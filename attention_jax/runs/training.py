@@ -19,7 +19,7 @@ from attention_jax.training.loop import Hooks, NotFinite, Plan, Task, fit, initi
 from attention_jax.training.optimizer import SCHEDULES
 from attention_jax.training.state import TrainState, Variables
 
-FRACTIONS = ("dropout", "label_smoothing")
+FRACTIONS = ("b2", "dropout", "label_smoothing")
 
 
 def plan_of(config: ConfigDict) -> Plan:

@@ -10,7 +10,10 @@ from jaxtyping import Array, Float
 
 from attention_jax.ops.schedules import SCHEDULES
 
-ADAM = optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-8)
+
+def adam(b2: Array | float = 0.999) -> optax.GradientTransformation:
+    """Kingma & Ba 2015, alg. 1, with β₁ = .9; its state does not depend on β₂, which may be traced."""
+    return optax.scale_by_adam(b1=0.9, b2=b2, eps=1e-8)
 
 
 def update(
@@ -23,7 +26,7 @@ def update(
     """
     norm = optax.tree.norm(gradients)
     scale = jnp.minimum(1, hyper["clip_norm"] / jnp.maximum(norm, 1e-12))
-    direction, moments = ADAM.update(jax.tree.map(lambda g: g * scale, gradients), moments)
+    direction, moments = adam(hyper["b2"]).update(jax.tree.map(lambda g: g * scale, gradients), moments)
     rate = SCHEDULES[schedule](step, hyper)
 
     def apply(param, change):

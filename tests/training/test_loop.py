@@ -28,7 +28,14 @@ PLAN = Plan(
 
 
 def hyper(seed, learning_rate=0.05):
-    numbers = {"learning_rate": learning_rate, "warmup_steps": 0, "clip_norm": 10, "weight_decay": 0, "dropout": 0}
+    numbers = {
+        "learning_rate": learning_rate,
+        "warmup_steps": 0,
+        "clip_norm": 10,
+        "weight_decay": 0,
+        "dropout": 0,
+        "b2": 0.999,
+    }
     return {name: jnp.float32(value) for name, value in numbers.items()} | {"seed": seed, "key": jax.random.key(seed)}
 
 
@@ -196,12 +203,12 @@ def test_a_loss_that_is_not_finite_stops_at_its_step_and_keeps_the_last_checkpoi
 def test_clipping_and_weight_decay_follow_their_formula():
     (state,) = initial_states(TASK.init, (0,))
     state = state._replace(variables={"params": {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}})
-    from attention_jax.training.optimizer import ADAM, update
+    from attention_jax.training.optimizer import adam, update
 
     params = state.variables["params"]
     gradients = {"w": jnp.full((3, 1), 3.0), "b": jnp.full(1, 3.0)}
     numbers = {**hyper(0), "weight_decay": 0.1, "clip_norm": 1.0}
-    new, _, seen = update(gradients, ADAM.init(params), params, jnp.int32(0), numbers, "constant")
+    new, _, seen = update(gradients, adam().init(params), params, jnp.int32(0), numbers, "constant")
     assert float(seen["gradient_norm"]) == pytest.approx(6)
     np.testing.assert_allclose(new["b"], 1 - 0.05, rtol=1e-4)  # Adam's first step is the sign
     np.testing.assert_allclose(new["w"], 1 - 0.05 * 1.1, rtol=1e-4)  # and a matrix decays
