@@ -9,6 +9,7 @@ five beams.
 
 import datetime
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,7 @@ ROWS = (
 
 def main(argv: list[str]) -> None:
     del argv
+    RESULTS.mkdir(parents=True, exist_ok=True)
     for row in ROWS if DATA.value else ():
         for seed in range(row.seeds):
             if not ONLY.value or {row.model, f"{row.model}-{seed}"} & set(ONLY.value):
@@ -71,19 +73,20 @@ def make(row: Row, seed: int) -> None:
     kept = RESULTS / f"multi30k-{row.model}-{seed}.json"
     if kept.exists():
         return
-    workdir = Path(RUNS.value) / f"{row.model}-{seed}"
+    workdir = Path(RUNS.value).absolute() / f"{row.model}-{seed}"
     config = f"--config=configs/nmt.py:{row.model},multi30k"
-    asked = [config, f"--config.data.path={DATA.value}", f"--config.seeds=({seed},)", *row.overrides]
+    asked = [config, f"--config.data.path={Path(DATA.value).absolute()}", f"--config.seeds=({seed},)", *row.overrides]
     launch = [sys.executable, "launch.py", *asked, f"--workdir={workdir}"]
     subprocess.run(launch, cwd=ROOT, check=True, stdout=sys.stderr)
     measured = subprocess.run(
         [*launch, "--mode=evaluate", *BEAMS], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     )
     with_beams = dict(line.split("\t") for line in measured.stdout.splitlines())
-    result = json.loads((ROOT / workdir / "result.json").read_text(encoding="utf-8"))
-    finished = datetime.date.fromtimestamp((ROOT / workdir / "result.json").stat().st_mtime)
+    result = json.loads((workdir / "result.json").read_text(encoding="utf-8"))
+    finished = datetime.date.fromtimestamp((workdir / "result.json").stat().st_mtime)
     result["test"]["beams"] = {name: float(with_beams[f"test.{name}"]) for name in ("bleu", "bleu_13a", "chrf")}
-    result |= {"command": f"python launch.py {' '.join(asked)}".replace(DATA.value, "multi30k"), "date": str(finished)}
+    asked[1] = "--config.data.path=multi30k"
+    result |= {"command": f"python launch.py {shlex.join(asked)}", "date": str(finished)}
     del result["data"]
     kept.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

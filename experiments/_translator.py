@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.batching import in_order, make_buckets
+from attention_jax.data.batching import NO_ROW, in_order, make_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, Reference, Split
 from attention_jax.data.sentences import Sentences
@@ -162,10 +162,10 @@ def _search(config: ConfigDict) -> Callable:
 
 def measure_split(trained: Trained, split: Split, config: ConfigDict) -> dict[str, Any]:
     """Loss over a split's pairs; BLEU over its sentences, by their length too; how attention aligns them."""
-    programs, members, corpus, data = trained
+    programs, members = trained.programs, trained.members
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
-    pairs = _batches(data, split.source, split.target)
-    is_cut = data.on_long == "truncate" and corpus.meta["too_long"]["pairs"]
+    pairs = _batches(trained, split.source, split.target)
+    is_cut = config.data.on_long == "truncate" and split.target.lengths.max() == config.data.max_length
     words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
     hypotheses = translate_texts(trained, sources)
     return {
@@ -208,33 +208,40 @@ def split_of_files(trained: Trained, sources: Sequence[str], targets: Sequence[s
 
 
 def translate_texts(trained: Trained, texts: Sequence[str]) -> list[str]:
-    """The translation of each text, which is cut to `config.data.max_length` where the training pairs were."""
-    cut = trained.data.max_length if trained.data.on_long == "truncate" else None
-    sources = encode(trained.corpus.source, texts, cut)
+    """The translation of each text, whole, however the training pairs were cut."""
+    sources = encode(trained.corpus.source, texts)
     return [trained.corpus.target.decode(ids) for ids in translate(trained, sources)]
 
 
-def translate(trained: Trained, sources: Sentences) -> list[list[int]]:
-    """Translations, as ids without end or padding, in the order of the sources."""
-    programs, members, _, data = trained
-    batches = _batches(data, sources, sources)
-    _require_room(programs.model, int(sources.lengths.max(initial=0)))
-    rows = gather_rows(lambda batch: programs.translate(members, batch), batches)
-    return [until_end(row) for row in rows]
+def translate(trained: Trained, sources: Sentences, numbers: np.ndarray | None = None) -> list[list[int]]:
+    """Translations, as ids without end or padding, in the order of the sources; what is drawn goes by their numbers."""
+    numbers = np.arange(len(sources)) if numbers is None else numbers
+
+    def program(batch):
+        place = np.where(batch["place"] >= 0, numbers[batch["place"]], NO_ROW)
+        return trained.programs.translate(trained.members, batch | {"place": place})
+
+    return [until_end(row) for row in gather_rows(program, _batches(trained, sources, sources))]
+
+
+def ended(trained: Trained, sources: Sentences, outputs: Iterable[Sequence[int]]) -> Sentences:
+    """Translations with the end that they were written with, if there was room for it."""
+    room = max(trained.data.max_length, int(sources.lengths.max(initial=0)))
+    return Sentences.join([*ids, EOS][:room] for ids in outputs)
 
 
 def align(trained: Trained, source: Sentences, target: Sentences) -> list[np.ndarray]:
     """The alignment of every pair, teacher forced: `[target words, source words]`, ends included."""
-    programs, members, _, data = trained
-    rows = gather_rows(lambda batch: programs.alignment(members, batch), _batches(data, source, target))
+    programs, members = trained.programs, trained.members
+    rows = gather_rows(lambda batch: programs.alignment(members, batch), _batches(trained, source, target))
     return [row[:t, :s] for row, t, s in zip(rows, target.lengths, source.lengths, strict=True)]
 
 
 def attention(trained: Trained, source: Sentences, target: Sentences) -> list[dict[str, np.ndarray]]:
     """Every layer's and head's weights of every pair, teacher forced, by kind: `[layers, heads, queries, keys]`."""
-    programs, members, _, data = trained
+    programs, members = trained.programs, trained.members
     found: dict[int, dict[str, np.ndarray]] = {}
-    for places, batch in _batches(data, source, target):
+    for places, batch in _batches(trained, source, target):
         kinds = jax.device_get(programs.weights(members, batch))
         for row, place in enumerate(places.tolist()):
             t, s = len(target[place]), len(source[place])
@@ -243,18 +250,18 @@ def attention(trained: Trained, source: Sentences, target: Sentences) -> list[di
     return [found[place] for place in sorted(found)]
 
 
-def encode(tokenizer: Tokenizer, texts: Iterable[str], max_length: int | None = None) -> Sentences:
-    """Each text's ids with its end, cut to `max_length` where it is given."""
-    return Sentences.join([*tokenizer.encode(text), EOS][:max_length] for text in texts)
+def encode(tokenizer: Tokenizer, texts: Iterable[str]) -> Sentences:
+    """Each text's ids with its end."""
+    return Sentences.join([*tokenizer.encode(text), EOS] for text in texts)
 
 
-def _batches(data: DataConfig, source: Sentences, target: Sentences) -> Batches:
+def _batches(trained: Trained, source: Sentences, target: Sentences) -> Batches:
     """Every pair once, in few shapes, so that little is compiled: each twice as long as the one before."""
     longest = int(max(source.lengths.max(initial=0), target.lengths.max(initial=0)))
-    boundaries = [data.buckets[0]]
+    boundaries, last = [trained.data.buckets[0]], trained.data.buckets[-1]
     while boundaries[-1] < longest:
-        last = data.buckets[-1]
         boundaries.append(min(2 * boundaries[-1], last) if boundaries[-1] < last else 2 * boundaries[-1])
+    _require_room(trained.programs.model, boundaries[-1])
     tokens = min(EVALUATION_TOKENS, len(source) * boundaries[-1])  # no rows to fill up for a sentence alone
     return in_order(make_buckets(source, target, boundaries, tokens))
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, load_references
 from attention_jax.data.importing import export_to_tfds, load_or_import
 from attention_jax.data.sentences import Sentences
-from attention_jax.data.tokenizers import EOS, split_words
+from attention_jax.data.tokenizers import split_words
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import summarize
 from attention_jax.evaluation.translation import book_scores
@@ -47,6 +48,7 @@ from experiments._translator import (
     attention,
     build,
     encode,
+    ended,
     init,
     loss,
     measure_split,
@@ -160,23 +162,23 @@ def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attentio
         raise UserError(f"--attention: config.model.name={config.model.name!r} has no attention to show.")
     if attention_file and Path(attention_file).suffix not in ATTENTION_WRITERS:
         raise UserError(f"--attention={attention_file}: its name must end in {' or '.join(ATTENTION_WRITERS)}.")
-    while block := list(itertools.islice(lines, TRANSLATED_AT_ONCE)):
-        texts = {index: text for index, text in enumerate(block) if text.strip()}
+    numbered = enumerate(lines)
+    while block := list(itertools.islice(numbered, TRANSLATED_AT_ONCE)):
+        texts = {number: text for number, text in block if text.strip()}
         sources = encode(trained.corpus.source, texts.values())
-        outputs = translate(trained, sources) if texts else []
-        if attention_file and texts:
-            ATTENTION_WRITERS[Path(attention_file).suffix](trained, sources, outputs, Path(attention_file))
+        found = dict(zip(texts, translate(trained, sources, np.array([*texts])), strict=True)) if texts else {}
+        if attention_file and found:
+            ATTENTION_WRITERS[Path(attention_file).suffix](trained, sources, found, Path(attention_file))
             attention_file = ""
-        found = dict(zip(texts, outputs, strict=True))
         decode = trained.corpus.target.decode
-        yield from (decode(found[index]) if index in found else "" for index in range(len(block)))
+        yield from (decode(found[number]) if number in found else "" for number, _ in block)
 
 
-def _write_attention_page(trained: Trained, sources: Sentences, outputs: list[list[int]], path: Path) -> None:
+def _write_attention_page(trained: Trained, sources: Sentences, found: dict[int, list[int]], path: Path) -> None:
     first = Sentences.join(sources[i] for i in range(min(len(sources), SHOWN_TRANSLATIONS)))
-    corpus = trained.corpus
+    corpus, outputs = trained.corpus, list(found.values())[: len(first)]
     with tempfile.TemporaryDirectory() as folder:
-        figure = _draw_attention(trained, first, outputs[: len(first)], Path(folder) / "attention.png")
+        figure = _draw_attention(trained, first, outputs, Path(folder) / "attention.png")
         rows = [(corpus.source.decode(first[i]), corpus.target.decode(outputs[i])) for i in range(len(first))]
         table = Table("Translations", ("source", "translation"), rows)
         write_whole(path, render("Attention", [table], [figure], ""))
@@ -184,19 +186,25 @@ def _write_attention_page(trained: Trained, sources: Sentences, outputs: list[li
 
 def prepare(config: ConfigDict, path: Path) -> str:
     """The config's corpus, split as it says, as the data set of TFDS that `path` names: FOLDER/NAME."""
-    export_to_tfds(path, DataConfig(**config.data))
-    return f"--config.data.source=tfds:{path.name} --config.data.path={path.parent}"
+    data = DataConfig(**config.data)
+    splits = export_to_tfds(path, data)
+    absent = [name for name in HELD_OUT if name not in splits]
+    none = [f"--config.data.{name}_path= --config.data.{name}=0" for name in absent]
+    languages = f'--config.data.languages="{data.languages}"'
+    return " ".join((f"--config.data.source=tfds:{path.name} --config.data.path={path.parent}", languages, *none))
 
 
-def _write_attention_archive(trained: Trained, sources: Sentences, outputs: list[list[int]], path: Path) -> None:
-    """{"0.cross": [layers, heads, target, source], …, "0.source": words, "0.target": words}, the number a line's."""
-    targets, corpus = Sentences.join([*ids, EOS] for ids in outputs), trained.corpus
+def _write_attention_archive(trained: Trained, sources: Sentences, found: dict[int, list[int]], path: Path) -> None:
+    """{"0.cross": [layers, heads, target, source], …, "0.source": words, "0.target": words}, for line 0."""
+    targets, corpus = ended(trained, sources, found.values()), trained.corpus
     arrays: dict[str, Any] = {}
-    for line, kinds in enumerate(attention(trained, sources, targets)):
+    for place, (line, kinds) in enumerate(zip(found, attention(trained, sources, targets), strict=True)):
         arrays |= {f"{line}.{kind}": weights for kind, weights in kinds.items()}
-        arrays |= {f"{line}.source": corpus.source.words(sources[line])}
-        arrays |= {f"{line}.target": corpus.target.words(targets[line])}
-    np.savez_compressed(path, **arrays)
+        arrays |= {f"{line}.source": corpus.source.words(sources[place])}
+        arrays |= {f"{line}.target": corpus.target.words(targets[place])}
+    aside = path.with_name(f"{path.name}.partial.npz")
+    np.savez_compressed(aside, **arrays)
+    os.replace(aside, path)
 
 
 ATTENTION_WRITERS = {".html": _write_attention_page, ".npz": _write_attention_archive}
@@ -263,8 +271,12 @@ def _require_combination(config: ConfigDict) -> None:
     combine, last, kept = config.evaluate.combine, config.evaluate.last, config.train.keep_last
     if combine not in COMBINE:
         raise UserError(f"config.evaluate.combine={combine!r}: choose one of {', '.join(COMBINE)}.")
-    if not 1 <= last <= kept:
-        raise UserError(f"config.evaluate.last={last}: needs 1 to {kept} (config.train.keep_last).")
+    most = min(kept, -(-config.train.steps // config.train.checkpoint_every))
+    if not 1 <= last <= most:
+        raise UserError(
+            f"config.evaluate.last={last}: needs 1 to {most}, the checkpoints there will be (config.train.keep_last, "
+            "config.train.checkpoint_every)."
+        )
 
 
 def _trained(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator) -> list[Trained]:
@@ -283,7 +295,7 @@ def _attention_figure(config: ConfigDict, trained: Trained, path: Path) -> Figur
 
 def _draw_attention(trained: Trained, sources: Sentences, outputs: Sequence[Sequence[int]], path: Path) -> Figure:
     """Each translation beside the source words that its words looked at."""
-    targets, corpus = Sentences.join([*ids, EOS] for ids in outputs), trained.corpus
+    targets, corpus = ended(trained, sources, outputs), trained.corpus
     return attention_figure(
         align(trained, sources, targets),
         [corpus.source.words(sources[i]) for i in range(len(sources))],

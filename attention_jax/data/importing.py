@@ -85,8 +85,8 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
     (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
 
-def export_to_tfds(path: Path, config: DataConfig) -> None:
-    """The corpus that the config names, in its splits, as a prepared data set of TFDS: FOLDER/NAME."""
+def export_to_tfds(path: Path, config: DataConfig) -> list[str]:
+    """The corpus that the config names as a prepared data set of TFDS, FOLDER/NAME, whole or not at all; its splits."""
     from attention_jax.data.tfds import write_tfds
 
     if not path.name.isidentifier() or not path.name.islower():
@@ -97,12 +97,10 @@ def export_to_tfds(path: Path, config: DataConfig) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         _write_texts(Path(folder), config)
         names = [name for name in SPLITS if texts_file(Path(folder), name).stat().st_size]
-        write_tfds(
-            path.parent,
-            path.name,
-            config.languages,
-            {name: functools.partial(read_texts, Path(folder), name) for name in names},
-        )
+        splits = {name: functools.partial(read_texts, Path(folder), name) for name in names}
+        write_tfds(Path(folder), path.name, config.languages, splits)
+        os.replace(Path(folder) / path.name, path)
+    return names
 
 
 def require_usable(config: DataConfig) -> None:
@@ -140,8 +138,8 @@ def _require_choices(config: DataConfig) -> None:
     for name, known in choices.items():
         if named[name] not in known:
             raise UserError(f"config.data.{name}={getattr(config, name)!r}: choose one of {', '.join(known)}.")
-    if named["source"] == "tfds" and not config.source.partition(":")[2]:
-        raise UserError(f"config.data.source={config.source!r}: name a data set, as in tfds:wmt14_translate/de-en.")
+    if (named["source"] == "tfds") != bool(config.source.partition(":")[2]):
+        raise UserError(f"config.data.source={config.source!r}: only tfds takes a name: tfds:wmt14_translate/de-en.")
 
 
 def assigned_pairs(config: DataConfig, bad_lines: dict[str, BadLines]) -> Iterator[tuple[str, Pair]]:

@@ -19,7 +19,7 @@ def by_source(read: Callable[[], Iterator[Pair]], train: int, validation: int, t
     """
     wanted = validation + test + max(train, 1)
     drawn = _smallest((_hash(pair, seed) for pair in read()), wanted)
-    if len(drawn) <= validation + test:
+    if drawn and len(drawn) <= validation + test:
         raise UserError(
             f"{len(drawn):,} different source sentences cannot spare {validation:,} for validation and {test:,} "
             "for test. Lower --config.data.validation and --config.data.test."
@@ -27,7 +27,7 @@ def by_source(read: Callable[[], Iterator[Pair]], train: int, validation: int, t
     held_out = dict.fromkeys(drawn[:validation], "validation") | dict.fromkeys(
         drawn[validation : validation + test], "test"
     )
-    last = drawn[-1] if train else 2**64
+    last = drawn[-1] if drawn and train else 2**64
     for pair in read():
         place = _hash(pair, seed)
         yield held_out.get(place, "train" if place <= last else REST), pair

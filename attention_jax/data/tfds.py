@@ -7,7 +7,8 @@
 import difflib
 import socket
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,17 @@ def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], ba
     is not there, and where its files have to be downloaded and cannot be.
     """
     builder = _builder(name, folder)
-    examples = _examples(builder, name, split)
-    missing = [language for language in languages if language not in builder.info.features]
-    if missing:
+    if not set(languages) <= set(builder.info.features):
         has = ", ".join(builder.info.features)
         raise UserError(f"config.data.languages={languages}: tfds:{name} has {has}.")
+    examples = _examples(builder, name, split)
     for place, example in enumerate(map(examples.__getitem__, range(len(examples)))):
-        source, target = (_text(example[language]) for language in languages)
         where = f"tfds:{name} {split} {place}"
+        try:
+            source, target = (_text(example[language]) for language in languages)
+        except UnicodeDecodeError:
+            bad_lines.report(where, "not UTF-8")
+            continue
         if source.strip() and target.strip():
             yield Pair(source, target, where)
         else:
@@ -39,7 +43,7 @@ def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], ba
 
 
 def write_tfds(
-    folder: Path, name: str, languages: tuple[str, str], splits: dict[str, Callable[[], Iterable[Pair]]]
+    folder: Path, name: str, languages: tuple[str, str], splits: Mapping[str, Callable[[], Iterable[Pair]]]
 ) -> None:
     """Prepare pairs as the TFDS data set `name` in `folder`, in their order; `tfds.builder` finds it there."""
     import tensorflow_datasets as tfds
@@ -76,12 +80,15 @@ def _builder(name: str, folder: str) -> Any:
     try:
         return tfds.builder(name, data_dir=data_dir, try_gcs=False, file_format="array_record")
     except ValueError:
-        data_set, _, config = name.partition("/")
-        local = [path.name for path in Path(data_dir).iterdir()] if data_dir and Path(data_dir).is_dir() else []
-        known = [*local, *tfds.list_builders(with_community_datasets=False)]
-        if data_set in known:
-            configs = tfds.builder_cls(data_set).builder_configs
-            known, name = [f"{data_set}/{known}" for known in configs], f"{data_set}/{config}"
+        data_set = name.partition("/")[0]
+        known = tfds.list_builders(with_community_datasets=False)
+        configs = tfds.builder_cls(data_set).builder_configs if data_set in known else ()
+        local = (
+            [path.parent.parent.name for path in Path(data_dir or ".").glob("*/*/dataset_info.json")]
+            if data_dir
+            else []
+        )
+        known = [f"{data_set}/{config}" for config in configs] or [*local, *known]
         near = difflib.get_close_matches(name, known, cutoff=0.5) or known[:5]
         raise UserError(
             f"config.data.source=tfds:{name}: no such data set. The nearest are {', '.join(near)}."
@@ -148,6 +155,8 @@ def _downloads(builder: Any) -> list[str]:
 
 
 def _is_reachable(url: str) -> bool:
+    if urllib.request.getproxies():
+        return True  # the proxy knows
     try:
         socket.getaddrinfo(urllib.parse.urlparse(url).hostname, None)
     except OSError:

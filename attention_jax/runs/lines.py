@@ -23,4 +23,4 @@ def read_lines(path: str) -> Iterator[str]:
             except UnicodeDecodeError:
                 raise UserError(f"{name}:{number}: not UTF-8.") from None
     if number == 0:
-        raise UserError(f"{name}: empty, nothing to translate.")
+        raise UserError(f"{name}: empty, not a line to read.")

@@ -29,7 +29,7 @@ def describe_device() -> str:
     device = jax.devices()[0]
     if device.platform == "cpu":
         names = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")]
-        return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else platform.processor()} (cpu)"
+        return f"{os.cpu_count()} cores of {names[0] if names else platform.processor()} (cpu)"
     return f"{jax.device_count()} × {device.device_kind} ({device.platform})"
 
 

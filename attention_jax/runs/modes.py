@@ -94,10 +94,8 @@ def evaluate(experiment: Experiment, request: Request) -> None:
     """Measure a trained run again, as `config.evaluate` says, which may be another; or on a pair of files."""
     request.require_run()
     with request.open(ignoring="evaluate") as run:
-        if request.reference:
-            found = _evaluate_files(experiment, request, run)
-        else:
-            found = experiment.evaluate(request.config, run)
+        asked_files = request.reference or request.input != "-"
+        found = _evaluate_files(experiment, request, run) if asked_files else experiment.evaluate(request.config, run)
         for name, value in flatten(found).items():
             if name != "members":
                 print(f"{name}\t{value}")
@@ -170,6 +168,8 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
 def _evaluate_files(experiment: Experiment, request: Request, run: Run) -> dict:
     if experiment.evaluate_files is None:
         raise UserError(f"config.experiment={request.config.experiment!r}: has no pair of files to measure.")
+    if not request.reference or request.input == "-":
+        raise UserError("--mode=evaluate measures a pair of files: name both, --input=FILE and --reference=FILE.")
     inputs, references = (list(read_lines(path)) for path in (request.input, request.reference))
     if len(inputs) != len(references):
         raise UserError(

@@ -1,8 +1,10 @@
 """A run's training: its plan and hyperparameters from the config, its progress bar, its checkpoints."""
 
+import contextlib
+import functools
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -57,7 +59,7 @@ def train_members(config: ConfigDict, run: Run, task: Task, start_from: Callable
     """
     plan = plan_of(config)
     hypers = [hyper_of(config, seed) for seed in config.seeds]
-    checkpoints = Checkpoints(run.checkpoints, plan.keep_last, _tell)
+    checkpoints = _checkpoints(config, run)
     profiler = Profiler(run.profile)
     try:
         states = _restore(config, run, task, checkpoints, start_from)
@@ -77,7 +79,8 @@ def train_members(config: ConfigDict, run: Run, task: Task, start_from: Callable
 
 def best_variables(config: ConfigDict, run: Run, init) -> list[Variables]:
     """Each seed's best variables. Raises UserError where there are none."""
-    (last,) = _saved_states(config, run, init, 1)
+    with _saved(config, run) as checkpoints:
+        _, last = next(checkpoints.restore_each(initial_states(init, config.seeds)))
     if not all(int(state.best.step) for state in last):
         raise UserError(f"{run.path}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
     return [state.best.variables for state in last]
@@ -85,26 +88,27 @@ def best_variables(config: ConfigDict, run: Run, init) -> list[Variables]:
 
 def last_variables(config: ConfigDict, run: Run, init, count: int) -> list[list[Variables]]:
     """Each seed's variables at its last `count` checkpoints. Raises UserError where there are fewer."""
-    found = _saved_states(config, run, init, count)
+    with _saved(config, run) as checkpoints:
+        restored = itertools.islice(checkpoints.restore_due(initial_states(init, config.seeds)), count)
+        found = [[state.variables for state in states] for states in restored]
     if len(found) < count:
-        raise UserError(
-            f"config.evaluate.last={count}: {run.checkpoints} holds {len(found)}. Train with "
-            f"--config.train.keep_last={count}."
-        )
-    return [[state.variables for state in states] for states in zip(*found, strict=True)]
+        raise UserError(f"config.evaluate.last={count}: {run.checkpoints} holds {len(found)} that can be read.")
+    return [list(members) for members in zip(*found, strict=True)]
 
 
-def _saved_states(config: ConfigDict, run: Run, init, count: int) -> list[list[TrainState]]:
-    """The states of all seeds at the last `count` checkpoints that can be read, the newest first; at least one."""
-    found = []
-    if run.checkpoints.is_dir():
-        checkpoints = Checkpoints(run.checkpoints, config.train.keep_last, _tell, read_only=True)
-        saved = itertools.islice(checkpoints.restore_each(initial_states(init, config.seeds)), count)
-        found = [states for _, states in saved]
-        checkpoints.close()
-    if not found:
+@contextlib.contextmanager
+def _saved(config: ConfigDict, run: Run) -> Iterator[Checkpoints]:
+    """The checkpoints of a run, of which there is one at least, to read."""
+    if not any(run.checkpoints.glob("[0-9]*")):
         raise UserError(f"{run.path}: no checkpoint to read. Train it first: --mode=train --workdir={run.path}.")
-    return found
+    with contextlib.closing(_checkpoints(config, run, read_only=True)) as checkpoints:
+        yield checkpoints
+
+
+def _checkpoints(config: ConfigDict, run: Run, read_only: bool = False) -> Checkpoints:
+    plan = plan_of(config)
+    is_due = functools.partial(plan.is_due, period=plan.checkpoint_every)
+    return Checkpoints(run.checkpoints, plan.keep_last, _tell, is_due=is_due, read_only=read_only)
 
 
 def _restore(

@@ -19,17 +19,28 @@ SPARE = 2**20  # bytes for a checkpoint's own files and for those of the run bes
 
 
 class Checkpoints:
-    """Numbered states in a folder. `tell` gets a line when a checkpoint cannot be read."""
+    """Numbered states in a folder: the last `keep_last` of the steps that are due, and the newest whichever it is.
 
-    def __init__(self, folder: Path, keep_last: int, tell: Callable[[str], None], *, read_only: bool = False):
+    `tell` gets a line when a checkpoint cannot be read.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        keep_last: int,
+        tell: Callable[[str], None],
+        *,
+        is_due: Callable[[int], bool] = lambda step: True,
+        read_only: bool = False,
+    ):
         import orbax.checkpoint as ocp
 
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # what it would say is raised, and told here
-        self._ocp, self._tell = ocp, tell
+        self._ocp, self._tell, self._keep_last, self._is_due = ocp, tell, keep_last, is_due
         self._unreadable: list[int] = []
         self._folder = folder.absolute()
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep_last, enable_async_checkpointing=False, create=not read_only, read_only=read_only
+            enable_async_checkpointing=False, create=not read_only, read_only=read_only
         )
         self._manager = ocp.CheckpointManager(self._folder, options=options)
 
@@ -41,10 +52,16 @@ class Checkpoints:
         state = jax.tree.map(np.asarray, state)
         self._require_space(sum(leaf.nbytes for leaf in jax.tree.leaves(state)))
         self._manager.save(step, args=self._ocp.args.StandardSave(state), force=True)
+        for old in set(self._manager.all_steps()) - {step, *self._due_steps()[-self._keep_last :]}:
+            self._manager.delete(old)
 
     def restore(self, like: Any) -> tuple[int, Any] | None:
         """The last step that can be read and its state, shaped like `like`; None where there is none."""
         return next(self.restore_each(like), None)
+
+    def restore_due(self, like: Any) -> Iterator[Any]:
+        """The state of every step that is due and can be read, shaped like `like`, the newest first."""
+        return (state for step, state in self.restore_each(like) if self._is_due(step))
 
     def restore_each(self, like: Any) -> Iterator[tuple[int, Any]]:
         """Every step that can be read and its state, shaped like `like`, the newest first.
@@ -67,6 +84,9 @@ class Checkpoints:
                 yield step, state
         if reason and not is_any:
             raise UserError(f"{reason}, nor any before it. Start over in another --workdir.")
+
+    def _due_steps(self) -> list[int]:
+        return sorted(filter(self._is_due, self._manager.all_steps()))
 
     def _set_aside(self) -> None:
         """What could not be read makes room for what will be written, but is not lost."""

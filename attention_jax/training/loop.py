@@ -10,7 +10,7 @@ import numpy as np
 
 from attention_jax.errors import UserError
 from attention_jax.training.checkpoints import Checkpoints
-from attention_jax.training.optimizer import adam
+from attention_jax.training.optimizer import new_moments
 from attention_jax.training.state import Best, TrainState, Variables, empty_window, new_state
 from attention_jax.training.step import Loss, train_steps
 
@@ -69,7 +69,7 @@ def initial_states(
 
     def create(key):
         variables = init(key) if start_from is None else start_from
-        return new_state(variables, adam().init(variables["params"]))
+        return new_state(variables, new_moments(variables["params"]))
 
     created = jax.jit(create)
     return [created(jax.random.key(seed)) for seed in seeds]

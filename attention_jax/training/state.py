@@ -51,4 +51,9 @@ def empty_window() -> Metrics:
 
 def mean(members: Sequence[Variables]) -> Variables:
     """The mean of every variable over checkpoints of one run (Vaswani et al. 2017, §6.1)."""
-    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *members)
+
+    def averaged(*leaves):
+        total = sum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in leaves)
+        return (total / len(leaves)).astype(leaves[0].dtype)
+
+    return jax.tree.map(averaged, *members)

@@ -182,7 +182,7 @@ def test_nothing_to_translate(finished, tmp_path):
     (tmp_path / "latin.txt").write_bytes(b"a cat\nun gar\xe7on\n")
     for name, message in (
         ("absent.txt", "no such file"),
-        ("empty.txt", "empty.txt: empty, nothing to translate"),
+        ("empty.txt", "empty.txt: empty, not a line to read"),
         ("latin.txt", "latin.txt:2: not UTF-8"),
     ):
         process = launcher.run(folder, "--mode=translate", f"--input={tmp_path / name}", config="")
@@ -196,6 +196,7 @@ def test_files_that_cannot_be_measured(finished, tmp_path):
     source.write_text("a cat sleeps .\nthe cat .\n")
     flags = ("--mode=evaluate", f"--input={source}", f"--reference={target}")
     assert_refused(launcher.run(folder, *flags, config=""), f"{target}: no such file")
+    assert_refused(launcher.run(folder, *flags[:2], config=""), "name both, --input=FILE and --reference=FILE")
     target.write_text("un chat dort .\n")
     assert_refused(launcher.run(folder, *flags, config=""), f"{source} has 2 lines and {target} 1")
     target.write_text("un chat dort .\n\n")

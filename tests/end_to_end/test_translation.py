@@ -119,7 +119,8 @@ def test_another_way_of_decoding_is_measured_without_changing_the_run(finished, 
     before = (folder / "config.json").read_text()
     process = launcher.run(folder, "--mode=evaluate", evaluate__beams=3, evaluate__combine=combine, evaluate__last=2)
     assert process.returncode == 0, process.err
-    assert "test.bleu\t" in process.out
+    found = dict(line.split("\t") for line in process.out.splitlines())
+    assert float(found["test.loss"]) != json.loads((folder / "result.json").read_text())["test"]["loss"]
     assert (folder / "config.json").read_text() == before
 
 
@@ -136,7 +137,7 @@ def test_an_average_of_checkpoints_is_the_mean_of_what_they_hold(finished):
     ((averaged,),) = COMBINE["average"](config, run, start, 2)
     expected = jax.tree.map(lambda a, b: (np.asarray(a, np.float64) + b) / 2, newest, before)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7), averaged, expected)
-    assert newest["params"] is not before["params"]
+    assert max(jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), newest, before))) > 0
     jax.tree.map(np.testing.assert_array_equal, averaged, mean([before, newest]))
 
 

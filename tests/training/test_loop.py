@@ -203,12 +203,37 @@ def test_a_loss_that_is_not_finite_stops_at_its_step_and_keeps_the_last_checkpoi
 def test_clipping_and_weight_decay_follow_their_formula():
     (state,) = initial_states(TASK.init, (0,))
     state = state._replace(variables={"params": {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}})
-    from attention_jax.training.optimizer import adam, update
+    from attention_jax.training.optimizer import new_moments, update
 
     params = state.variables["params"]
     gradients = {"w": jnp.full((3, 1), 3.0), "b": jnp.full(1, 3.0)}
     numbers = {**hyper(0), "weight_decay": 0.1, "clip_norm": 1.0}
-    new, _, seen = update(gradients, adam().init(params), params, jnp.int32(0), numbers, "constant")
+    new, _, seen = update(gradients, new_moments(params), params, jnp.int32(0), numbers, "constant")
     assert float(seen["gradient_norm"]) == pytest.approx(6)
     np.testing.assert_allclose(new["b"], 1 - 0.05, rtol=1e-4)  # Adam's first step is the sign
     np.testing.assert_allclose(new["w"], 1 - 0.05 * 1.1, rtol=1e-4)  # and a matrix decays
+
+
+def test_parameters_may_be_kept_in_bfloat16(tmp_path):
+    def halved(key):
+        return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), TASK.init(key))
+
+    (state,), _ = run(tmp_path, task=TASK._replace(init=halved), rate=0.1)[:2]
+    assert state.variables["params"]["w"].dtype == jnp.bfloat16
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.moments)} <= {jnp.dtype("float32"), jnp.dtype("int32")}
+    start, end = (
+        evaluate(variables)["validation.loss"] for variables in (TASK.init(jax.random.key(0)), state.variables)
+    )
+    assert end < start / 2
+
+
+def test_what_is_saved_between_pushes_out_nothing_that_was_due(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 2, print, is_due=lambda step: step % 10 == 0)
+    for step in (10, 20, 23, 27, 30, 34):
+        checkpoints.save(step, {"step": np.full(3, step)})
+    like = {"step": np.zeros(3, int)}
+    assert [int(state["step"][0]) for state in checkpoints.restore_due(like)] == [30, 20]
+    assert checkpoints.restore(like)[0] == 34
+    checkpoints.save(40, {"step": np.full(3, 40)})
+    assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [30, 40]
+    checkpoints.close()
