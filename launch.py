@@ -1,9 +1,10 @@
-"""Train, evaluate, report on or describe an experiment; translate with a trained model.
+"""Train, evaluate, report on or describe an experiment; translate with it; prepare its data for TFDS.
 
     python launch.py --config=configs/kernel_regression.py
     python launch.py --config=configs/nmt.py:bahdanau,tatoeba --config.data.path=PATH/fra.txt --workdir=runs/mine
     python launch.py --workdir=runs/mine --mode=report
     echo "I am home." | python launch.py --workdir=runs/mine --mode=translate
+    python launch.py --config=configs/nmt.py:bahdanau,tsv --config.data.path=PATH --mode=prepare --output=TFDS/fra
 
 Any value of the config can be overridden: --config.optimizer.learning_rate=1e-3. The same command
 started again resumes an unfinished run.

@@ -239,6 +239,7 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
         "kwargs": {"embedding": 128, "hidden": 128, "dropout_sites": ("embeddings", "output")},
         "optimizer": {"dropout": 0.4},
     },
+    ("luong_location", "tfds"): {"kwargs": {"max_source": 128}},
     ("transformer_tiny", "multi30k"): {
         "kwargs": {"dropout_sites": ("embeddings", "residual", "attention", "hidden")},
         "data": {"vocabulary": 10000, "batch_tokens": 2048},

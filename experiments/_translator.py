@@ -139,7 +139,7 @@ def _search(config: ConfigDict) -> Callable:
         )
     if asked.temperature and asked.beams > 1:
         raise UserError("config.evaluate: temperature draws words and beams search for them: choose one of the two.")
-    key = jax.random.key(asked.seed)
+    key, beams, penalty = jax.random.key(asked.seed), asked.beams, asked.length_penalty
 
     def draw(step, cache, is_empty, longest, places):
         keys = jax.vmap(functools.partial(jax.random.fold_in, key))(places)
@@ -148,10 +148,7 @@ def _search(config: ConfigDict) -> Callable:
 
     def search(step, cache, is_empty, longest, places):
         del places
-        penalty = asked.length_penalty
-        return beam_search(step, cache, is_empty, longest, beams=asked.beams, length_penalty=penalty, **ends).tokens[
-            :, 0
-        ]
+        return beam_search(step, cache, is_empty, longest, beams=beams, length_penalty=penalty, **ends).tokens[:, 0]
 
     def take_likeliest(step, cache, is_empty, longest, places):
         del places

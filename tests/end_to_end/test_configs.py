@@ -11,7 +11,8 @@ from support import ROOT
 import experiments
 from attention_jax.data.config import DataConfig
 from attention_jax.data.grammar import sentence_pairs
-from attention_jax.data.importing import require_usable
+from attention_jax.data.importing import export_to_tfds, require_usable
+from attention_jax.data.tokenizers import SUBWORDS
 from attention_jax.runs.folder import flatten
 from attention_jax.runs.modes import MODES, Request
 from configs import kernel_regression, nmt
@@ -42,8 +43,17 @@ def short(name, variant, tmp_path):
             (tmp_path / f"{file}.{language}").write_text(text, encoding="utf-8")
     if data.source != "embedded":
         data.path = str(tmp_path / ("" if data.train_path else "pairs" if data.source == "parallel" else "pairs.txt"))
+    if data.source.startswith("tfds:"):
+        parallel = DataConfig(**nmt.CORPORA["parallel"])._replace(
+            path=str(tmp_path / "pairs"), languages=data.languages
+        )
+        export_to_tfds(tmp_path / "tfds" / "pairs", parallel._replace(validation=50, test=50))
+        data.source, data.path = "tfds:pairs", str(tmp_path / "tfds")
+    if data.tokenizer in SUBWORDS:
+        data.vocabulary = 400
     data.validation, data.test = 50, min(data.test, 50)
-    data.buckets = data.buckets[-1:]
+    data.max_length = min(data.max_length, 40)
+    data.buckets = (data.max_length,)
     config.evaluate.examples = 1
     config.train.steps = config.train.evaluate_every = 3
     return config
