@@ -4,8 +4,10 @@
 --config.data.languages="('pt','en')" --config.data.path=WHERE_TFDS_KEEPS_ITS_DATA
 """
 
+import contextlib
 import difflib
 import socket
+import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -69,7 +71,8 @@ def write_tfds(
             for place, pair in enumerate(pairs):
                 yield place, dict(zip(languages, (pair.source, pair.target), strict=True))
 
-    Pairs().download_and_prepare()
+    with contextlib.redirect_stdout(sys.stderr):  # what TFDS tells is not a result
+        Pairs().download_and_prepare()
 
 
 def _builder(name: str, folder: str) -> Any:
@@ -121,9 +124,10 @@ def _prepare(builder: Any, name: str) -> None:
             f"Download {', '.join(urls)} into {manual}, or copy a prepared {name} there; then start again."
         )
     try:
-        builder.download_and_prepare(
-            file_format="array_record", download_config=tfds.download.DownloadConfig(manual_dir=manual)
-        )
+        with contextlib.redirect_stdout(sys.stderr):
+            builder.download_and_prepare(
+                file_format="array_record", download_config=tfds.download.DownloadConfig(manual_dir=manual)
+            )
     except OSError as error:
         raise UserError(f"tfds:{name} could not be downloaded ({error}).") from None
 
