@@ -109,5 +109,5 @@ def curves(
     axis.set_xlabel(xlabel)
     axis.set_ylabel(ylabel)
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    figure.legend(loc="outside upper center", ncols=4, fontsize=8)
     return save(figure, path, caption)
