@@ -1,4 +1,4 @@
-"""Import: any source into a corpus folder, in memory that does not grow with the number of pairs."""
+"""Import: any source into a corpus folder, pair by pair; memory grows with the number of different words alone."""
 
 import bisect
 import contextlib

@@ -86,11 +86,8 @@ def _builder(name: str, folder: str) -> Any:
         data_set = name.partition("/")[0]
         known = tfds.list_builders(with_community_datasets=False)
         configs = tfds.builder_cls(data_set).builder_configs if data_set in known else ()
-        local = (
-            [path.parent.parent.name for path in Path(data_dir or ".").glob("*/*/dataset_info.json")]
-            if data_dir
-            else []
-        )
+        prepared = Path(data_dir).glob("*/*/dataset_info.json") if data_dir else ()
+        local = [path.parent.parent.name for path in prepared]
         known = [f"{data_set}/{config}" for config in configs] or [*local, *known]
         near = difflib.get_close_matches(name, known, cutoff=0.5) or known[:5]
         raise UserError(
