@@ -1,9 +1,10 @@
-"""Train, evaluate, report on or describe an experiment; translate with it; prepare its data for TFDS.
+"""Train, evaluate, report on or describe an experiment, or sweep over it; translate with it; prepare data for TFDS.
 
     python launch.py --config=configs/kernel_regression.py
     python launch.py --config=configs/nmt.py:bahdanau,tatoeba --config.data.path=PATH/fra.txt --workdir=runs/mine
     python launch.py --workdir=runs/mine --mode=report
     echo "I am home." | python launch.py --workdir=runs/mine --mode=translate
+    python launch.py --config=configs/nmt.py:bahdanau,embedded --mode=sweep --workdir=runs/sweep
     python launch.py --config=configs/nmt.py:bahdanau,tsv --config.data.path=PATH --mode=prepare --output=TFDS/fra
 
 Any value of the config can be overridden: --config.optimizer.learning_rate=1e-3. The same command
@@ -18,22 +19,25 @@ if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is something to save, Ctrl-C just stops
 
 import errno
+import inspect
 import itertools
 import os
 import re
+import runpy
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from absl import app, flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 import experiments
 from attention_jax.errors import UserError
+from attention_jax.runs.experiment import Request
 from attention_jax.runs.folder import read_config
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.machine import set_up
-from attention_jax.runs.modes import MODES, Request
+from attention_jax.runs.modes import MODES
 
 ROOT = Path(__file__).resolve().parent
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: FILE.py or FILE.py:VARIANT.")
@@ -49,6 +53,9 @@ OUTPUT = flags.DEFINE_string(
 ATTENTION = flags.DEFINE_string(
     "attention", "", "For --mode=translate: a page (.html) of alignments, or every head's weights (.npz)."
 )
+SWEEP = flags.DEFINE_string(
+    "sweep", "", "Which of the config file's sweeps --mode=sweep or plan is of; empty: its default."
+)
 PROFILE = flags.DEFINE_bool("profile", False, "Write a trace of a few training steps to the run's profile/.")
 DEBUG_NANS = flags.DEFINE_bool("debug_nans", False, "Stop with a traceback where a NaN first appears (slow).")
 
@@ -62,9 +69,44 @@ def main(argv: list[str]) -> None:
         raise UserError(f"{workdir}: no run here. Name an experiment with --config=configs/…")
     set_up(config.precision, debug_nans=DEBUG_NANS.value)
     request = Request(
-        config, workdir, STARTED, PROFILE.value, INPUT.value, REFERENCE.value, OUTPUT.value, ATTENTION.value
+        config,
+        workdir,
+        STARTED,
+        PROFILE.value,
+        INPUT.value,
+        REFERENCE.value,
+        OUTPUT.value,
+        ATTENTION.value,
+        space=_space if CONFIG.value is not None else None,
+        configure=_configure,
+        command=(sys.executable, str(ROOT / "launch.py")),
     )
     MODES[MODE.value](experiments.load(config.experiment), request)
+
+
+def _configure(variant: str) -> ConfigDict:
+    """Another variant's config, or the one asked for (""), with what the command line overrides."""
+    if not variant:
+        return CONFIG.value
+    config = _config_file()["get_config"](variant)
+    try:
+        config.update_from_flattened_dict(config_flags.get_override_values(flags.FLAGS["config"]))
+    except (AttributeError, KeyError) as error:
+        raise UserError(f"sweep: the variant {variant!r} has no such key to override: {error}") from None
+    return config.lock()
+
+
+def _space() -> list[dict]:
+    """The cells of the config file's sweep that --sweep names."""
+    file, (name, _, variant) = _config_file(), _config_name()
+    if "sweep" not in file:
+        raise UserError(f"{name}: has no sweep(), the list of overrides that --mode=sweep runs.")
+    asked = {"name": SWEEP.value, "variant": variant}
+    takes = inspect.signature(file["sweep"]).parameters
+    try:
+        return file["sweep"](**{key: value for key, value in asked.items() if value and key in takes})
+    except KeyError as error:
+        raise UserError(f"--sweep={SWEEP.value}: {name} has no sweep {error}.") from None
 
 
 def parse(argv: list[str]) -> list[str]:
@@ -121,8 +163,19 @@ def _one_line(error: Exception, argv: list[str]) -> str:
 def _default_workdir() -> Path:
     if CONFIG.value is None:
         raise UserError("name an experiment with --config=configs/…, or a run with --workdir=…")
-    name = config_flags.get_config_filename(flags.FLAGS["config"])
-    return Path("runs") / re.sub(r"[:,]", "-", Path(name).name.replace(".py", ""))
+    file, _, variant = _config_name()
+    name = "-".join((Path(file).stem, *variant.split(","))).rstrip("-")
+    is_sweep = MODE.value in ("sweep", "plan")
+    return Path("runs") / (f"{name}-sweep" + f"-{SWEEP.value}" * bool(SWEEP.value) if is_sweep else name)
+
+
+def _config_name() -> tuple[str, str, str]:
+    return config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
+
+
+def _config_file() -> dict:
+    """What the config file defines, by name."""
+    return runpy.run_path(_config_name()[0])
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
     python launch.py --config=configs/kernel_regression.py
     python launch.py --config=configs/kernel_regression.py:blobs --config.data.noise=1.2
 
-Variants: sine_power (default), sine_linear, blobs.
+Variants: sine_power (default), sine_linear, blobs. With --mode=sweep: kernel, width, n and noise, over draws.
 """
 
 from ml_collections import ConfigDict
+
+from attention_jax.sweeps.settings import POPULATION, SWEEP
+from attention_jax.sweeps.space import grid, product, seeds
 
 DATA = {
     "sine_power": {"name": "sine_power", "n": 50, "noise": 0.5},
@@ -38,7 +41,21 @@ def get_config(variant="sine_power"):
                 "learned",
                 "learned_leaky",
             ),
+            "kernel": {"name": "gaussian", "width": 0.2},  # what the estimator "kernel" is
             "learned": {"steps": 100, "learning_rate": 0.1},
             "precision": {"matmul": "highest"},
+            "population": POPULATION,
+            "sweep": SWEEP,
         }
+    )
+
+
+def sweep():
+    return product(
+        [{"estimators": ("kernel",), "draws": 1}],
+        grid("kernel.name", ("gaussian", "boxcar", "epanechnikov")),
+        grid("data.n", (25, 50)),
+        grid("kernel.width", (0.2, 0.5)),
+        grid("data.noise", (0.25, 0.5)),
+        seeds(200),
     )

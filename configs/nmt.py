@@ -9,6 +9,9 @@ Models and corpora are the keys of MODELS and CORPORA below; the embedded corpus
 
 from ml_collections import ConfigDict
 
+from attention_jax.sweeps.settings import POPULATION, SWEEP
+from attention_jax.sweeps.space import grid, product, seeds
+
 RECURRENT = {
     "embedding": 256,
     "hidden": 256,
@@ -276,5 +279,28 @@ def get_config(variant="bahdanau,embedded"):
             "data": CORPORA[corpus] | MODELS[model].get("data", {}) | recipe.get("data", {}),
             **{name: base | budget.get(name, {}) | recipe.get(name, {}) for name, base in sections.items()},
             "precision": {"matmul": "default", "dtype": "float32", "param_dtype": "float32"},
+            "population": POPULATION,
+            "sweep": SWEEP,
         }
     )
+
+
+def rates(variant):
+    del variant
+    return product(
+        grid("optimizer.learning_rate", (1e-3, 2e-3, 5e-3, 1e-2)), grid("optimizer.dropout", (0.0, 0.1, 0.3)), seeds(5)
+    )
+
+
+def models(variant):
+    """Every model that trains in minutes, on the variant's corpus."""
+    corpus = variant.partition(",")[2]
+    names = [name for name in MODELS if name not in ("transformer_base", "transformer_big")]
+    return product(grid("variant", [f"{name},{corpus}" for name in names]), seeds(3))
+
+
+SWEEPS = {"rates": rates, "models": models}
+
+
+def sweep(name="rates", variant="bahdanau,embedded"):
+    return SWEEPS[name](variant)

@@ -1,8 +1,13 @@
 """Kernel regression: every estimator on thousands of independent draws of the data, in one program."""
 
+import functools
+import math
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Key
 from ml_collections import ConfigDict
 
 from attention_jax.data.regression import PROBLEMS, Problem, Sample
@@ -13,15 +18,15 @@ from attention_jax.ops.kernels import KERNELS
 from attention_jax.reports.figures import Figure, curves, heatmaps
 from attention_jax.reports.page import Table
 from attention_jax.reports.regression import fits, kernel_shapes
+from attention_jax.runs.experiment import Description, Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.machine import Profiler
-from attention_jax.runs.modes import Description, Experiment
 
 FIGURE_WIDTHS = (0.1, 0.2, 0.5, 1.0)
 
 
-def problem_of(config: ConfigDict) -> Problem:
-    """The data set that `config.data` names."""
+def problem_of(config: ConfigDict, noise: Array | float | None = None) -> Problem:
+    """The data set that `config.data` names, with another noise where it is given."""
     kwargs = config.data.to_dict()
     name = kwargs.pop("name")
     if name not in PROBLEMS:
@@ -29,57 +34,70 @@ def problem_of(config: ConfigDict) -> Problem:
     for key, value, least in (("data.n", config.data.n, 2), ("data.noise", config.data.noise, 0)):
         if value < least:
             raise UserError(f"config.{key}={value}: needs {least} or more.")
-    return PROBLEMS[name](**kwargs)
+    return PROBLEMS[name](**kwargs if noise is None else kwargs | {"noise": noise})
 
 
-def estimators_of(config: ConfigDict) -> dict[str, Estimator]:
-    """The estimators that `config.estimators` names."""
-    for key, value, least in (("draws", config.draws, 2), ("learned.steps", config.learned.steps, 1)):
+def estimators_of(config: ConfigDict, width: Array | float | None = None) -> dict[str, Estimator]:
+    """The estimators that `config.estimators` names; "kernel" is `config.kernel`, of another width where given."""
+    for key, value, least in (("draws", config.draws, 1), ("learned.steps", config.learned.steps, 1)):
         if value < least:
             raise UserError(f"config.{key}={value}: needs {least} or more.")
     if not config.estimators:
         raise UserError("config.estimators is empty: name at least one.")
+    if config.kernel.width <= 0:
+        raise UserError(f"config.kernel.width={config.kernel.width}: needs more than 0.")
+    kernel = (config.kernel.name, config.kernel.width if width is None else width)
     try:
-        return {name: estimator(name, **config.learned) for name in config.estimators}
+        return {name: estimator(name, kernel=kernel, **config.learned) for name in config.estimators}
     except ValueError as error:
         raise UserError(f"config.estimators: {error}") from None
 
 
-def samples(config: ConfigDict) -> Sample:
-    """`config.draws` independent draws for every seed, along the first axis."""
-    keys = jnp.concatenate([jax.random.split(jax.random.key(seed), config.draws) for seed in config.seeds])
-    return jax.jit(jax.vmap(problem_of(config).draw))(keys)
+def keys_of(config: ConfigDict) -> Key[Array, " draws"]:
+    """A key for each draw of every seed, along the first axis."""
+    return jnp.concatenate([jax.random.split(jax.random.key(seed), config.draws) for seed in config.seeds])
 
 
-def squared_errors(config: ConfigDict) -> dict[str, np.ndarray]:
-    """Each estimator's mean squared error against the noiseless truth on every draw, `[draws]`."""
-    return jax.device_get(_program(config)(samples(config)))
+def together(config: ConfigDict, folder: Path, how: str) -> Together:
+    """One program that draws the data of configs and measures every estimator on it, all at once."""
+    del folder, how
+    program = jax.jit(jax.vmap(functools.partial(_errors, config)))
+
+    def finish(configs, runs):
+        profiler = Profiler(runs[0].profile)
+        profiler.tick()
+        arguments = [_arguments(config) for config in configs]
+        found = jax.device_get(program(*(jnp.stack(column) for column in zip(*arguments, strict=True))))
+        profiler.stop()
+        return [
+            {"estimators": {name: _summary(errors[place]) for name, errors in found.items()}}
+            for place in range(len(configs))
+        ]
+
+    return Together(finish)
 
 
 def evaluate(config: ConfigDict, run: Run) -> dict:
     """Mean, standard deviation and 95% interval of each estimator's error."""
-    profiler = Profiler(run.profile)
-    profiler.tick()
-    errors = squared_errors(config)
-    profiler.stop()
-    return {"estimators": {name: _summary(values) for name, values in errors.items()}}
+    return together(config, run.path, "loop").finish([config], [run])[0]
 
 
 def describe(config: ConfigDict) -> Description:
     """The learned widths are the only parameters."""
-    shapes = jax.eval_shape(lambda: samples(config))
     dimensions = problem_of(config).queries.shape[-1]
     learned = {
         name: jax.ShapeDtypeStruct((dimensions,), jnp.float32) for name in config.estimators if "learned" in name
     }
-    return Description({"log_width": learned}, _program(config), (shapes,))
+    shapes = jax.eval_shape(lambda: _arguments(config))
+    return Description({"log_width": learned}, functools.partial(_errors, config), shapes)
 
 
 def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     """Fits, weights, kernel shapes, and the learned width on its loss, all of the first draw."""
     del result
     folder = run.subfolder("figures")
-    problem, sample = problem_of(config), jax.tree.map(lambda a: a[0], samples(config))
+    problem = problem_of(config)
+    sample = jax.jit(problem.draw)(keys_of(config)[0])
     estimates, weights, titles = _panels(problem, sample)
     return [
         fits(
@@ -116,26 +134,36 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
     ]
 
 
-def _program(config: ConfigDict):
-    problem, estimators = problem_of(config), estimators_of(config)
+def _arguments(config: ConfigDict) -> tuple[Array, Array, Array]:
+    """A config's dynamic values."""
+    return keys_of(config), jnp.float32(config.data.noise), jnp.float32(config.kernel.width)
 
-    def errors(sample: Sample) -> dict[str, jax.Array]:
+
+def _errors(
+    config: ConfigDict, keys: Key[Array, " draws"], noise: Array, width: Array
+) -> dict[str, Float[Array, " draws"]]:
+    """Each estimator's mean squared error against the noiseless truth on every draw."""
+    problem, estimators = problem_of(config, noise), estimators_of(config, width)
+
+    def measure(key):
+        sample = problem.draw(key)
         return {
             name: jnp.mean(jnp.square(estimate(*sample, problem.queries) - problem.truth))
             for name, estimate in estimators.items()
         }
 
-    return jax.jit(jax.vmap(errors))
+    return jax.vmap(measure)(keys)
 
 
 def _summary(errors: np.ndarray) -> dict:
     mean, low, high = mean_interval(errors)
-    return {"mse_mean": mean, "mse_std": float(np.std(errors, ddof=1, dtype=np.float64)), "mse_ci95": [low, high]}
+    spread = float(np.std(errors, ddof=1, dtype=np.float64)) if len(errors) > 1 else math.nan
+    return {"mse_mean": mean, "mse_std": spread, "mse_ci95": [low, high]}
 
 
 def _panels(problem: Problem, sample: Sample) -> tuple[np.ndarray, np.ndarray, list[list[str]]]:
     names = [[f"{kernel}_{width:g}" for width in FIGURE_WIDTHS] for kernel in KERNELS]
-    grid = [[estimator(name, steps=0, learning_rate=0) for name in row] for row in names]
+    grid = [[estimator(name, steps=0, learning_rate=0, kernel=("gaussian", 1.0)) for name in row] for row in names]
 
     @jax.jit
     def ask(sample: Sample) -> tuple[jax.Array, jax.Array]:
@@ -168,4 +196,13 @@ def _learned_figure(config: ConfigDict, sample: Sample, path) -> Figure:
     )
 
 
-EXPERIMENT = Experiment(train=evaluate, evaluate=evaluate, describe=describe, figures=figures, tables=tables)
+EXPERIMENT = Experiment(
+    together=together,
+    evaluate=evaluate,
+    describe=describe,
+    figures=figures,
+    tables=tables,
+    dynamic=("seeds", "data.noise", "kernel.width"),
+    on_cpu="vmap",
+    metric=("estimators.kernel.mse_mean", True),
+)

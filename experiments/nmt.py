@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from attention_jax.data.batching import Batches, gather_on_host, split_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, load_references
-from attention_jax.data.importing import export_to_tfds, load_or_import
+from attention_jax.data.importing import export_to_tfds, identify, load_or_import
 from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import split_words
 from attention_jax.errors import UserError
@@ -33,11 +33,11 @@ from attention_jax.reports.translation import (
     result_table,
     translation_table,
 )
+from attention_jax.runs.experiment import Description, Experiment, Together
 from attention_jax.runs.folder import Run, flatten, read_config, write_whole
-from attention_jax.runs.modes import Description, Experiment
-from attention_jax.runs.training import best_variables, hyper_of, last_variables, plan_of, train_members
+from attention_jax.runs.training import best_variables, hyper_of, last_variables, plan_of
 from attention_jax.training.cost import flops
-from attention_jax.training.loop import Task, initial_states
+from attention_jax.training.loop import Task, abstract_states, trainer
 from attention_jax.training.state import Variables, mean
 from attention_jax.training.step import train_step
 from experiments._translator import (
@@ -103,27 +103,39 @@ def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
         call=call,
         steps_per_epoch=batches.steps_per_epoch,
         evaluate=measure_validation,
+        is_table_shared=data.on_device,
     )
 
 
-def train(config: ConfigDict, run: Run) -> dict:
-    """Train or resume every seed, then measure each one's best checkpoint."""
-    plan_of(config)
+def together(config: ConfigDict, folder: Path, how: str) -> Together:
+    """What runs with this config's model and data share: the corpus in `folder`, and every program."""
     if config.evaluate.examples < 1:
         raise UserError(f"config.evaluate.examples={config.evaluate.examples}: needs 1 or more.")
-    corpus, programs = open_run_of(config, run)
+    corpus, programs = open_corpus(config, folder)
     _tell_import(corpus)
     job = task(config, corpus, programs)
-    train_members(config, run, job, functools.partial(_start_from, config, programs))
-    last_epoch = (config.train.steps - 1) // job.steps_per_epoch * job.steps_per_epoch
+    cost, epoch = _cost(config, corpus, programs), job.steps_per_epoch
+
+    def finish(configs, runs):
+        return [_finish(*cell, corpus, programs, cost, epoch) for cell in zip(configs, runs, strict=True)]
+
+    return Together(
+        finish=finish,
+        trainer=trainer(job, plan_of(config), how),
+        start_from=functools.partial(_start_from, config, programs),
+    )
+
+
+def _finish(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, cost: dict, epoch: int) -> dict:
+    """Measure every seed of a trained run, and what it cost; the training loss is the last epoch's."""
+    last_epoch = (config.train.steps - 1) // epoch * epoch
     losses = [run.mean_over_steps("train.loss", seed, after=last_epoch) for seed in config.seeds]
     every = _trained(config, run, corpus, programs)
     _write_predictions(run, every[0])
     measured = [measure(config, run, trained) for trained in every]
     if len(measured) == len(losses):
         measured = [{"train": {"loss": value}, **member} for value, member in zip(losses, measured, strict=True)]
-    cost = _cost(config, corpus, programs) | _pace(run, config)
-    return _over_seeds(measured) | {"cost": cost, "data": corpus.meta}
+    return _over_seeds(measured) | {"cost": cost | _pace(run, config), "data": corpus.meta}
 
 
 def evaluate(config: ConfigDict, run: Run) -> dict:
@@ -228,7 +240,7 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
 
 def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
     """The result, and translations beside their references."""
-    corpus, _ = open_run_of(config, run)
+    corpus, _ = open_corpus(config, run.path / "data")
     flat = {name: value for name, value in flatten(result).items() if not name.startswith(("ci95.", "data."))}
     shown = [result_table(flat, flatten(result.get("ci95", {})))]
     for name in HELD_OUT:
@@ -240,12 +252,12 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
     return shown
 
 
-def open_run_of(config: ConfigDict, run: Run) -> tuple[Corpus, Translator]:
-    """The run's corpus, imported at first, and the model's programs."""
+def open_corpus(config: ConfigDict, folder: Path) -> tuple[Corpus, Translator]:
+    """The corpus in a folder, imported at first, and the model's programs."""
     _require_combination(config)
     data = DataConfig(**config.data)
     vocabularies = Path(config.train.init_from) / "data" if config.train.init_from else None
-    corpus = load_or_import(run.path / "data", data, vocabularies)
+    corpus = load_or_import(folder, data, vocabularies)
     model = build(config, corpus.source.size, corpus.target.size)
     return corpus, translator(model, config)
 
@@ -264,7 +276,7 @@ def _start_from(config: ConfigDict, programs: Translator) -> Variables | None:
 
 def open_trained(config: ConfigDict, run: Run) -> list[Trained]:
     """What translates in a trained run, for each seed: as `config.evaluate` says."""
-    return _trained(config, run, *open_run_of(config, run))
+    return _trained(config, run, *open_corpus(config, run.path / "data"))
 
 
 def _require_combination(config: ConfigDict) -> None:
@@ -331,7 +343,7 @@ def _pace(run: Run, config: ConfigDict) -> dict:
 
 
 def _description(config: ConfigDict, model: nn.Module, rows: int, length: int) -> Description:
-    state = jax.eval_shape(lambda: initial_states(functools.partial(init, model), (0,))[0])
+    (state,) = abstract_states(functools.partial(init, model), 1)
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     hyper = {name: value for name, value in hyper_of(config, 0).items() if name != "seed"}
     step = functools.partial(train_step, _training_loss(model), config.optimizer.schedule)
@@ -367,8 +379,21 @@ def _tell_import(corpus: Corpus) -> None:
         print(f"{what} {meta['too_long']['pairs']:,} pairs longer than config.data.max_length", file=sys.stderr)
 
 
+DYNAMIC = (
+    "seeds",
+    "optimizer.learning_rate",
+    "optimizer.warmup_steps",
+    "optimizer.decay_steps",
+    "optimizer.final_fraction",
+    "optimizer.clip_norm",
+    "optimizer.b2",
+    "optimizer.weight_decay",
+    "optimizer.dropout",
+    "optimizer.label_smoothing",
+)
+
 EXPERIMENT = Experiment(
-    train=train,
+    together=together,
     evaluate=evaluate,
     evaluate_files=evaluate_files,
     describe=describe,
@@ -376,4 +401,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     translate=translate_lines,
     prepare=prepare,
+    identify=lambda config: identify(DataConfig(**config.data)),
+    dynamic=DYNAMIC,
+    metric=("validation.bleu", False),
 )

@@ -16,11 +16,12 @@ ROOMS = {
     "data": set(),
     "evaluation": set(),
     "reports": set(),
+    "sweeps": set(),
     "training": {"ops"},
-    "runs": {"training", "evaluation", "reports"},
+    "runs": {"training", "evaluation", "sweeps", "reports"},
 }
 EVERYWHERE = {"errors"}  # the one exception meant for users
-HEAVY = ("matplotlib", "tensorflow_datasets", "orbax", "sacrebleu", "tensorboardX", "scipy", "jinja2")
+HEAVY = ("matplotlib", "tensorflow_datasets", "orbax", "sacrebleu", "tensorboardX", "scipy", "jinja2", "submitit")
 
 
 def imports(path):

@@ -26,7 +26,7 @@ from attention_jax.data.corpus import (
     texts_file,
 )
 from attention_jax.data.sentences import ArrayWriter, SentenceWriter
-from attention_jax.data.sources import READERS, BadLines, Pair, kind_of, read_pairs
+from attention_jax.data.sources import READERS, BadLines, Pair, files_of, kind_of, read_pairs, require_file
 from attention_jax.data.splits import REST, SPLITTERS, sentence_key
 from attention_jax.data.tokenizers import EOS, SPECIALS, TOKENIZERS, Tokenizer, train_tokenizer
 from attention_jax.errors import UserError
@@ -55,6 +55,14 @@ def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None =
             raise
         os.replace(aside, folder)
     return load(folder)
+
+
+def identify(config: DataConfig) -> str:
+    """What tells the config's data from other data: a digest of its files, or the name of a data set."""
+    files = files_of(config)
+    for path in files:
+        require_file(path)
+    return digest_of(*files) if files else config.source
 
 
 def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -> None:

@@ -53,6 +53,13 @@ def kind_of(config: DataConfig) -> str:
     return config.source.partition(":")[0]
 
 
+def files_of(config: DataConfig) -> list[Path]:
+    """The files that a config's pairs come from; none where they do not come from files."""
+    names = [config.train_path, *(name for name in (config.validation_path, config.test_path) if name)]
+    endings = {"tsv": [""], "parallel": [f".{language}" for language in config.languages]}.get(kind_of(config), [])
+    return [Path(f"{_file(config, name)}{ending}") for name in names for ending in endings]
+
+
 def read_tsv(path: Path, bad_lines: BadLines) -> Iterator[Pair]:
     """`source<TAB>target` a line; further columns (attribution) are ignored."""
     for where, line in _lines(path, bad_lines):
@@ -84,7 +91,7 @@ def read_parallel(path: Path, languages: tuple[str, str], bad_lines: BadLines) -
 
 
 def _lines(path: Path, bad_lines: BadLines) -> Iterator[tuple[str, str | None]]:
-    _require_file(path)
+    require_file(path)
     with open(path, "rb") as file:
         for number, raw in enumerate(file, start=1):
             where = f"{path}:{number}"
@@ -96,12 +103,13 @@ def _lines(path: Path, bad_lines: BadLines) -> Iterator[tuple[str, str | None]]:
 
 
 def _count_lines(path: Path) -> int:
-    _require_file(path)
+    require_file(path)
     with open(path, "rb") as file:
         return sum(1 for _ in file)
 
 
-def _require_file(path: Path) -> None:
+def require_file(path: Path) -> None:
+    """Raise UserError where there is no file, or nothing in it."""
     if path.is_dir():
         raise UserError(f"{path}: a folder: name the file in it with --config.data.path.")
     if not path.is_file():

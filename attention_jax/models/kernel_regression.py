@@ -31,12 +31,17 @@ class Estimator(NamedTuple):
         return kernel_regression(queries, x, y, kernel=self.kernel, width=self.width(x, y), empty="mean")
 
 
-def estimator(name: str, steps: int, learning_rate: float) -> Estimator:
-    """`average`, `silverman`, `learned`, `learned_leaky`, or KERNEL_WIDTH such as `boxcar_0.5`.
+def estimator(
+    name: str, steps: int, learning_rate: float, kernel: tuple[str, Array | float] = ("gaussian", 1.0)
+) -> Estimator:
+    """`average`, `silverman`, `learned`, `learned_leaky`, KERNEL_WIDTH such as `boxcar_0.5`, or `kernel`.
 
-    Raises ValueError for another name.
+    The last is the kernel and width given as `kernel`; the width may be traced. Raises ValueError for another name.
     """
+    if name == "kernel" and kernel[0] not in KERNELS:
+        raise ValueError(f"no kernel {kernel[0]!r}: choose one of {', '.join(KERNELS)}.")
     rules = {
+        "kernel": Estimator(kernel[0], lambda x, y: jnp.full(x.shape[-1], kernel[1])),
         "average": Estimator("constant", lambda x, y: jnp.ones(x.shape[-1])),
         "silverman": Estimator("gaussian", lambda x, y: silverman_width(x)),
         "learned": Estimator("gaussian", lambda x, y: learned_width(x, y, True, steps, learning_rate)[0]),
@@ -44,12 +49,12 @@ def estimator(name: str, steps: int, learning_rate: float) -> Estimator:
     }
     if name in rules:
         return rules[name]
-    kernel, _, width = name.rpartition("_")
-    if kernel not in KERNELS or not _is_positive(width):
+    shape, _, width = name.rpartition("_")
+    if shape not in KERNELS or not _is_positive(width):
         raise ValueError(
             f"no estimator {name!r}: choose {', '.join(rules)}, or KERNEL_WIDTH with one of {', '.join(KERNELS)}."
         )
-    return Estimator(kernel, lambda x, y: jnp.full(x.shape[-1], float(width)))
+    return Estimator(shape, lambda x, y: jnp.full(x.shape[-1], float(width)))
 
 
 def silverman_width(x: Inputs) -> Widths:

@@ -19,19 +19,24 @@ from attention_jax.errors import UserError
 SPARE = 2**16  # bytes that a line of metrics and its events may need
 
 
+class Busy(UserError):
+    """Another process holds the folder."""
+
+
 class Run:
     """An open run folder. `seconds()` counts the wall time of this and of earlier, interrupted processes."""
 
-    def __init__(self, path: Path, started: float, profile: bool = False):
+    def __init__(self, path: Path, started: float, profile: bool = False, share: float = 1.0):
         self.path = path
+        self._share = share
         self.profile = path / "profile" if profile else None
         self._started = started
         self._earlier = 0.0
         self._events: dict[int, Any] = {}
 
     def seconds(self) -> float:
-        """Wall time spent on this run so far."""
-        return self._earlier + time.perf_counter() - self._started
+        """Wall time spent on this run so far: its share of it, where runs train together."""
+        return self._earlier + self._share * (time.perf_counter() - self._started)
 
     @property
     def checkpoints(self) -> Path:
@@ -118,7 +123,7 @@ def open_run(
     is refused leaves nothing behind.
     """
     is_new = not path.exists()
-    with _lock(path):
+    with hold(path):
         stored = read_config(path)
         if stored is None and any(child.name != ".lock" for child in path.iterdir()):
             raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
@@ -224,8 +229,11 @@ def _empty(path: Path, remove: bool) -> None:
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold the folder for this process; the kernel lets go when the process ends, however it ends."""
+def hold(path: Path) -> Iterator[None]:
+    """Hold the folder for this process; the kernel lets go when the process ends, however it ends.
+
+    Raises Busy where another process holds it.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -235,7 +243,7 @@ def _lock(path: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = (path / ".lock").read_text(encoding="utf-8")
-            raise UserError(f"{path}: in use by process {owner}. Wait for it, or choose another --workdir.") from None
+            raise Busy(f"{path}: in use by process {owner}. Wait for it, or choose another --workdir.") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -1,5 +1,6 @@
 """What a process sets up before it computes: precision, and a compilation cache that survives it."""
 
+import functools
 import hashlib
 import os
 import platform
@@ -24,6 +25,7 @@ def set_up(precision: ConfigDict, *, debug_nans: bool = False) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
+@functools.cache
 def describe_device() -> str:
     """What computes: "1 × NVIDIA H200 (gpu)", "2 cores of AMD EPYC (cpu)"."""
     device = jax.devices()[0]
@@ -31,6 +33,15 @@ def describe_device() -> str:
         names = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")]
         return f"{os.cpu_count()} cores of {names[0] if names else platform.processor()} (cpu)"
     return f"{jax.device_count()} × {device.device_kind} ({device.platform})"
+
+
+def free_memory() -> int:
+    """Bytes that the first device has left; those of the machine where it is a CPU."""
+    device = jax.devices()[0]
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def cache_folder() -> Path:

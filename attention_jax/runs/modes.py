@@ -1,80 +1,23 @@
 """The modes of the launcher, written once: an experiment supplies functions, a mode calls them."""
 
-import contextlib
-import platform
-from collections.abc import Callable, Iterator
-from importlib import metadata
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.reports.figures import Figure
-from attention_jax.reports.page import Table, render, show_number
-from attention_jax.runs.folder import (
-    Run,
-    flatten,
-    open_run,
-    read_config,
-    refuse_other,
-    to_json,
-    write_result,
-    write_whole,
-)
+from attention_jax.reports.page import render, show_number
+from attention_jax.runs.experiment import Experiment, Request, finished
+from attention_jax.runs.folder import Run, flatten, read_config, refuse_other, to_json, write_result, write_whole
 from attention_jax.runs.lines import read_lines
-from attention_jax.runs.machine import describe_device
+from attention_jax.runs.sweeping import describe_plan, failures, make_plan, open_sweep, work
+from attention_jax.runs.training import train_run
+from attention_jax.sweeps.cells import without_settings
+from attention_jax.sweeps.engines import ENGINES, Work
 from attention_jax.training.cost import cost
-
-
-class Description(NamedTuple):
-    """A config's parameters (shapes), one training step, and the shapes it is called with."""
-
-    parameters: Any
-    step: Callable
-    arguments: tuple
-
-
-class Experiment(NamedTuple):
-    """What an experiment supplies; everything else is written once, here and in `training`."""
-
-    train: Callable[[ConfigDict, Run], dict]  # trains or resumes → metrics, nested
-    evaluate: Callable[[ConfigDict, Run], dict]  # the metrics of a trained run
-    describe: Callable[[ConfigDict], Description]
-    figures: Callable[[ConfigDict, Run, dict], list[Figure]]
-    tables: Callable[[ConfigDict, Run, dict], list[Table]]
-    translate: Callable[[ConfigDict, Run, Iterator[str], str], Iterator[str]] | None = None  # lines → lines
-    evaluate_files: Callable[[ConfigDict, Run, list[str], list[str]], dict] | None = None  # inputs, references
-    prepare: Callable[[ConfigDict, Path], str] | None = None  # its data as a data set of TFDS → how to train on it
-
-
-class Request(NamedTuple):
-    """What the launcher was asked for; `started` is when the process began, by time.perf_counter."""
-
-    config: ConfigDict
-    workdir: Path
-    started: float
-    profile: bool
-    input: str = "-"
-    reference: str = ""
-    output: str = "-"
-    attention: str = ""
-
-    def open(self, extend: bool = False, ignoring: str = "") -> contextlib.AbstractContextManager[Run]:
-        """The run's folder, locked; with `extend`, a finished run may get more steps; see `open_run`."""
-        if not self.config.seeds:
-            raise UserError("config.seeds is empty: name at least one seed.")
-        if not all(isinstance(seed, int) and seed >= 0 for seed in self.config.seeds):
-            raise UserError(f"config.seeds={self.config.seeds}: seeds are whole numbers, 0 or more.")
-        if len(set(self.config.seeds)) < len(self.config.seeds):
-            raise UserError(f"config.seeds={self.config.seeds}: the same seed twice is not two runs.")
-        return open_run(self.workdir, self.config, self.started, extend=extend, ignoring=ignoring, profile=self.profile)
-
-    def require_run(self) -> None:
-        """Raise UserError where no run was started."""
-        if not (self.workdir / "config.json").exists():
-            raise UserError(f"{self.workdir}: no run here. Start one with --mode=train --config=….")
 
 
 def train(experiment: Experiment, request: Request) -> None:
@@ -82,9 +25,10 @@ def train(experiment: Experiment, request: Request) -> None:
     config = request.config
     with request.open(extend=True) as run:
         if run.result() is None:
-            metrics = experiment.train(config, run)
-            result = {"status": "finished", "experiment": config.experiment, "seeds": list(config.seeds), **metrics}
-            result |= {"device": describe_device(), "versions": _versions()}
+            together = experiment.together(config, run.path / "data", "loop")
+            if together.trainer is not None:
+                train_run(config, run, together.trainer, together.start_from)
+            result = finished(config, together.finish([config], [run])[0])
             _write_report(experiment, config, run, result)
             write_result(run.path, result | {"seconds": round(run.seconds(), 2)})
         _print_result(run)
@@ -104,6 +48,7 @@ def evaluate(experiment: Experiment, request: Request) -> None:
 def report(experiment: Experiment, request: Request) -> None:
     """Draw a finished run's figures and write its page again."""
     request.require_run()
+    request = request._replace(config=without_settings(request.config))
     with request.open() as run:
         result = run.result()
         if result is None:
@@ -155,13 +100,48 @@ def describe(experiment: Experiment, request: Request) -> None:
     print(f"FLOPs a step      {spent.flops:,.0f}")
 
 
+def sweep(experiment: Experiment, request: Request) -> None:
+    """Plan what is missing of a sweep, do it with the engine that the config names, and answer."""
+    planned = make_plan(experiment, request)
+    here = functools.partial(work, planned)
+    command = (*request.command, "--mode=work", f"--workdir={planned.path.absolute()}")
+    settings = planned.config.sweep
+    ENGINES[settings.engine](Work(here, command, Path.cwd(), planned.path / "logs"), settings)
+    failed = failures(planned)
+    if failed:
+        shown = "\n".join(f"  {planned.cell(name)}: {line}" for name, line in failed.items())
+        raise UserError(f"{len(failed)} of {len(planned.plan.cells)} cells failed:\n{shown}")
+
+
+def show_plan(experiment: Experiment, request: Request) -> None:
+    """Print a sweep's groups, what is done, and what the rest will take."""
+    print(describe_plan(make_plan(experiment, request)))
+
+
+def work_on_sweep(experiment: Experiment, request: Request) -> None:
+    """Do what is missing of a planned sweep; what engines start."""
+    work(open_sweep(experiment, request))
+
+
+def _alone(mode: Callable[[Experiment, Request], None]) -> Callable[[Experiment, Request], None]:
+    """A mode of a run, whose config has nothing to say of sweeps."""
+
+    def called(experiment, request):
+        mode(experiment, request._replace(config=without_settings(request.config)))
+
+    return called
+
+
 MODES: dict[str, Callable[[Experiment, Request], None]] = {
-    "train": train,
-    "evaluate": evaluate,
+    "train": _alone(train),
+    "evaluate": _alone(evaluate),
     "report": report,
-    "translate": translate,
-    "prepare": prepare,
-    "describe": describe,
+    "translate": _alone(translate),
+    "prepare": _alone(prepare),
+    "describe": _alone(describe),
+    "sweep": sweep,
+    "plan": show_plan,
+    "work": work_on_sweep,
 }
 
 
@@ -211,8 +191,3 @@ def _show(name: str, value: Any) -> str:
 
 def _name(path: tuple) -> str:
     return "/".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path)
-
-
-def _versions() -> dict[str, str]:
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sacrebleu")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}

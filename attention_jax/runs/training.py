@@ -1,11 +1,12 @@
-"""A run's training: its plan and hyperparameters from the config, its progress bar, its checkpoints."""
+"""Training one run or several: the plan and hyperparameters of a config, the progress bar, the checkpoints."""
 
 import contextlib
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,19 @@ from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.machine import Profiler
 from attention_jax.training.checkpoints import Checkpoints
-from attention_jax.training.loop import Hooks, NotFinite, Plan, Task, fit, initial_states
+from attention_jax.training.loop import Hooks, NotFinite, Plan, Trainer, abstract_states, fit
 from attention_jax.training.optimizer import SCHEDULES
 from attention_jax.training.state import TrainState, Variables
 
 FRACTIONS = ("b2", "dropout", "label_smoothing")
+
+
+class Member(NamedTuple):
+    """One seed of one run."""
+
+    config: ConfigDict
+    run: Run
+    seed: int
 
 
 def plan_of(config: ConfigDict) -> Plan:
@@ -51,36 +60,73 @@ def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
     }
 
 
-def train_members(config: ConfigDict, run: Run, task: Task, start_from: Callable[[], Variables | None]) -> None:
+def train_run(config: ConfigDict, run: Run, trainer: Trainer, start_from: Callable[[], Variables | None]) -> None:
     """Train every seed to the end, from the last checkpoint where there is one.
 
     A run without one starts from `start_from()`, or afresh where that is None. Raises UserError where
     the loss is not finite, Interrupted where asked to stop.
     """
-    plan = plan_of(config)
-    hypers = [hyper_of(config, seed) for seed in config.seeds]
-    checkpoints = _checkpoints(config, run)
+    plan, members = trainer.plan, [Member(config, run, seed) for seed in config.seeds]
     profiler = Profiler(run.profile)
-    try:
-        states = _restore(config, run, task, checkpoints, start_from)
-        with interruptible() as is_interrupted, _Bar(plan.steps, int(states[0].step), profiler.tick) as bar:
-            states = fit(task, plan, hypers, states, checkpoints, Hooks(run.log, bar.advance, is_interrupted))
-    except NotFinite as error:
-        last = checkpoints.last_step()
-        kept = f"the checkpoint of step {last} is kept" if last else "there was no checkpoint yet"
-        raise UserError(f"{error}; {kept}. Lower --config.optimizer.learning_rate in another --workdir.") from None
-    finally:
-        profiler.stop()
-        checkpoints.close()
-    step = int(states[0].step)
-    if step < plan.steps:
-        raise Interrupted(f"stopped and saved at step {step:,} of {plan.steps:,}. The same command goes on from there.")
+
+    def stop(member, step):
+        raise NotFinite(members[member].seed, step)
+
+    with open_checkpoints(run.checkpoints, plan) as checkpoints:
+        try:
+            states = restore(trainer, members, checkpoints, start_from)
+            if checkpoints.last_step() is not None:
+                tell(f"resuming at step {int(states[0].step):,}")
+            with interruptible() as is_interrupted, Bar(plan.steps, int(states[0].step), profiler.tick) as bar:
+                hooks = hooks_of(members, bar.advance, is_interrupted, stop)
+                states = fit(trainer, hypers_of(members), states, checkpoints, hooks)
+        except NotFinite as error:
+            last = checkpoints.last_step()
+            kept = f"the checkpoint of step {last} is kept" if last else "there was no checkpoint yet"
+            raise UserError(f"{error}; {kept}. Lower --config.optimizer.learning_rate in another --workdir.") from None
+        finally:
+            profiler.stop()
+    require_finished(int(states[0].step), plan.steps)
+
+
+def hypers_of(members: Sequence[Member]) -> list[dict[str, Any]]:
+    """Each member's dynamic values."""
+    return [hyper_of(member.config, member.seed) for member in members]
+
+
+def hooks_of(members: Sequence[Member], advance, is_interrupted, on_not_finite) -> Hooks:
+    """Each member logs to its run."""
+
+    def log(step, place, values):
+        members[place].run.log(step, members[place].seed, values)
+
+    return Hooks(log, advance, is_interrupted, on_not_finite)
+
+
+def require_finished(step: int, steps: int) -> None:
+    """Raise Interrupted where training stopped before its end."""
+    if step < steps:
+        raise Interrupted(f"stopped and saved at step {step:,} of {steps:,}. The same command goes on from there.")
+
+
+def restore(
+    trainer: Trainer, members: Sequence[Member], checkpoints: Checkpoints, start_from: Callable[[], Variables | None]
+) -> list[TrainState]:
+    """Where the members' training goes on: at their last checkpoint, which their metrics are cut back to."""
+    restored = checkpoints.restore(abstract_states(trainer.task.init, len(members)))
+    runs = {member.run.path: member.run for member in members}.values()
+    for run in runs:
+        run.rewind(restored[0] if restored else 0)
+    if restored is None:
+        fresh = start_from()
+        return [trainer.create(jax.random.key(member.seed), fresh) for member in members]
+    return restored[1]
 
 
 def best_variables(config: ConfigDict, run: Run, init) -> list[Variables]:
     """Each seed's best variables. Raises UserError where there are none."""
     with _saved(config, run) as checkpoints:
-        _, last = next(checkpoints.restore_each(initial_states(init, config.seeds)))
+        _, last = next(checkpoints.restore_each(abstract_states(init, len(config.seeds))))
     if not all(int(state.best.step) for state in last):
         raise UserError(f"{run.path}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
     return [state.best.variables for state in last]
@@ -89,7 +135,7 @@ def best_variables(config: ConfigDict, run: Run, init) -> list[Variables]:
 def last_variables(config: ConfigDict, run: Run, init, count: int) -> list[list[Variables]]:
     """Each seed's variables at its last `count` checkpoints. Raises UserError where there are fewer."""
     with _saved(config, run) as checkpoints:
-        restored = itertools.islice(checkpoints.restore_due(initial_states(init, config.seeds)), count)
+        restored = itertools.islice(checkpoints.restore_due(abstract_states(init, len(config.seeds))), count)
         found = [[state.variables for state in states] for states in restored]
     if len(found) < count:
         raise UserError(f"config.evaluate.last={count}: {run.checkpoints} holds {len(found)} that can be read.")
@@ -101,33 +147,23 @@ def _saved(config: ConfigDict, run: Run) -> Iterator[Checkpoints]:
     """The checkpoints of a run, of which there is one at least, to read."""
     if not any(run.checkpoints.glob("[0-9]*")):
         raise UserError(f"{run.path}: no checkpoint to read. Train it first: --mode=train --workdir={run.path}.")
-    with contextlib.closing(_checkpoints(config, run, read_only=True)) as checkpoints:
+    with open_checkpoints(run.checkpoints, plan_of(config), read_only=True) as checkpoints:
         yield checkpoints
 
 
-def _checkpoints(config: ConfigDict, run: Run, read_only: bool = False) -> Checkpoints:
-    plan = plan_of(config)
+@contextlib.contextmanager
+def open_checkpoints(folder: Path, plan: Plan, read_only: bool = False) -> Iterator[Checkpoints]:
+    """The checkpoints in a folder, kept as the plan says."""
     is_due = functools.partial(plan.is_due, period=plan.checkpoint_every)
-    return Checkpoints(run.checkpoints, plan.keep_last, _tell, is_due=is_due, read_only=read_only)
+    checkpoints = Checkpoints(folder, plan.keep_last, tell, is_due=is_due, read_only=read_only)
+    with contextlib.closing(checkpoints):
+        yield checkpoints
 
 
-def _restore(
-    config: ConfigDict, run: Run, task: Task, checkpoints: Checkpoints, start_from: Callable[[], Variables | None]
-) -> list[TrainState]:
-    restored = checkpoints.restore(initial_states(task.init, config.seeds))
-    if restored is None:
-        run.rewind(0)
-        return initial_states(task.init, config.seeds, start_from())
-    step, states = restored
-    run.rewind(step)
-    _tell(f"resuming at step {step:,}")
-    return states
-
-
-class _Bar:
+class Bar:
     """A progress bar over steps with the loss and tokens a second beside it."""
 
-    def __init__(self, total: int, done: int, tick: Callable[[], None]):
+    def __init__(self, total: int, done: int, tick: Callable[[], None] = lambda: None):
         interval = 0.5 if sys.stderr.isatty() else 30
         self._bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True, mininterval=interval)
         self._tick = tick
@@ -141,12 +177,18 @@ class _Bar:
         self._bar.set_postfix_str(f"loss {loss:.3f}, {rate:,.0f} tokens/s", refresh=False)
         self._bar.update(steps)
 
-    def __enter__(self) -> "_Bar":
+    def skip(self, steps: int) -> None:
+        """Some steps that were done before."""
+        self._bar.initial += steps
+        self._bar.update(steps)
+
+    def __enter__(self) -> "Bar":
         return self
 
     def __exit__(self, *exception) -> None:
         self._bar.close()
 
 
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr)
+def tell(line: str) -> None:
+    """A line for the user, beside the output."""
+    tqdm.write(line, file=sys.stderr)

@@ -11,6 +11,7 @@ import numpy as np
 from attention_jax.errors import UserError
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.optimizer import new_moments
+from attention_jax.training.population import POPULATIONS, Population
 from attention_jax.training.state import Best, TrainState, Variables, empty_window, new_state
 from attention_jax.training.step import Loss, train_steps
 
@@ -23,6 +24,7 @@ class Task(NamedTuple):
     call: Callable[[int, int, int], tuple[Any, np.ndarray]]  # (seed, step, stop) → table, rows [steps, batch]
     steps_per_epoch: int
     evaluate: Callable[[Variables], dict[str, float]]
+    is_table_shared: bool = True  # whether a step's table is the same for every seed
 
 
 class Plan(NamedTuple):
@@ -47,11 +49,12 @@ class Plan(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """How the loop speaks to the run it belongs to."""
+    """How the loop speaks to the run or sweep it belongs to; a member is told by its place."""
 
-    log: Callable[[int, int, dict[str, float]], None]  # step, seed, values
-    advance: Callable[[int, float, float], None]  # steps done, their items, the mean loss since it was last logged
+    log: Callable[[int, int, dict[str, float]], None]  # step, member, values
+    advance: Callable[[int, float, float], None]  # steps done, all their items, the mean loss since it was last logged
     is_interrupted: Callable[[], bool]
+    on_not_finite: Callable[[int, int], None]  # member, step: of a loss or gradient; the member stays as it is
 
 
 class NotFinite(Exception):
@@ -62,66 +65,108 @@ class NotFinite(Exception):
         self.seed, self.step = seed, step
 
 
-def initial_states(
-    init: Callable[[jax.Array], Variables], seeds: Sequence[int], start_from: Variables | None = None
-) -> list[TrainState]:
-    """One member a seed, as it is before the first step; `start_from` replaces the fresh variables."""
+class Trainer(NamedTuple):
+    """A task and its plan with their compiled programs, which any number of members share."""
 
-    def create(key):
-        variables = init(key) if start_from is None else start_from
+    task: Task
+    plan: Plan
+    create: Callable[[jax.Array, Variables | None], TrainState]  # key, variables to start from instead → state
+    population: Population
+
+
+def trainer(task: Task, plan: Plan, how: str = "loop") -> Trainer:
+    """What trains `task`; `how` is a key of `POPULATIONS`."""
+
+    def create(key, start_from):
+        variables = task.init(key) if start_from is None else start_from
         return new_state(variables, new_moments(variables["params"]))
 
-    created = jax.jit(create)
-    return [created(jax.random.key(seed)) for seed in seeds]
+    steps = functools.partial(train_steps, task.loss, plan.schedule)
+    return Trainer(task, plan, jax.jit(create), POPULATIONS[how](steps, task.is_table_shared))
+
+
+def abstract_states(init: Callable[[jax.Array], Variables], count: int) -> list[TrainState]:
+    """The shapes of `count` states, on the first device."""
+
+    def create(key):
+        variables = init(key)
+        return new_state(variables, new_moments(variables["params"]))
+
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    state = jax.eval_shape(create, jax.random.key(0))
+    placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), state)
+    return [placed] * count
 
 
 def fit(
-    task: Task, plan: Plan, hypers: Sequence[Mapping], states: list[TrainState], checkpoints: Checkpoints, hooks: Hooks
+    trainer: Trainer,
+    hypers: Sequence[Mapping],
+    states: list[TrainState],
+    checkpoints: Checkpoints,
+    hooks: Hooks,
+    until: int | None = None,
 ) -> list[TrainState]:
-    """Train every member from where it is to `plan.steps`; returns early where interrupted, all saved.
+    """Train every member from where it is to `plan.steps`, or a step before it; returns early where interrupted.
 
-    Raises NotFinite at the first step that is not; the last good checkpoint stays.
+    All are saved at the end. A member whose loss or gradient is not finite takes no more steps; once all are so,
+    training ends, and the checkpoint before that stays.
     """
-    run = jax.jit(functools.partial(train_steps, task.loss, plan.schedule), donate_argnums=0)
-    step = int(states[0].step)
-    while step < plan.steps and not hooks.is_interrupted():
-        stop, loss = plan.next_stop(step, task.steps_per_epoch), jax.device_get(states[0].window["loss"])
-        for member, hyper in enumerate(hypers):
-            states[member] = _call(run, task, plan, states[member], step, stop, hyper)
-        step, before = int(states[0].step), step
-        seen, loss = loss.count, jax.device_get(states[0].window["loss"])
-        hooks.advance(step - before, len(states) * float(loss.count - seen), float(loss.mean()))
+    task, plan = trainer.task, trainer.plan
+    step, last = max(int(state.step) for state in states), plan.steps if until is None else until
+    while step < last and not hooks.is_interrupted():
+        stop = min(last, plan.next_stop(step, task.steps_per_epoch))
+        states, step = _train_to(trainer, hypers, states, step, stop, hooks)
+        if not any(state.is_finite for state in states):
+            return states
         if step == stop:
-            states = [
-                _log(task, plan, state, hyper["seed"], hooks) for state, hyper in zip(states, hypers, strict=True)
-            ]
+            states = [_log(trainer, state, step, member, hooks) for member, state in enumerate(states)]
             if plan.is_due(step, plan.checkpoint_every):
                 checkpoints.save(step, states)
     checkpoints.save(step, states)
     return states
 
 
-def _call(run, task: Task, plan: Plan, state: TrainState, step: int, stop: int, hyper: Mapping) -> TrainState:
-    """One compiled call for one member, cut off at `stop`; its rows padded to `steps_per_call`."""
-    table, rows = task.call(hyper["seed"], step, stop)
-    padded = np.zeros((plan.steps_per_call, rows.shape[1]), np.int32)
+def _train_to(
+    trainer: Trainer, hypers: Sequence[Mapping], states: list[TrainState], step: int, stop: int, hooks: Hooks
+) -> tuple[list[TrainState], int]:
+    """Compiled calls up to `stop`, or until interrupted."""
+    task, population = trainer.task, trainer.population
+    packed = population.pack(states)
+    traced = [{name: value for name, value in hyper.items() if name != "seed"} for hyper in hypers]
+    seen = population.look(packed)
+    while step < stop and not hooks.is_interrupted():
+        calls = [task.call(hyper["seed"], step, stop) for hyper in hypers]
+        count = len(calls[0][1])
+        tables, rows = [table for table, _ in calls], [_padded(rows, trainer.plan.steps_per_call) for _, rows in calls]
+        packed = population.call(packed, tables, rows, count, traced)
+        before, step, seen = seen, step + count, population.look(packed)
+        for member in np.flatnonzero(before.is_finite & ~seen.is_finite):
+            hooks.on_not_finite(int(member), int(seen.step[member]))
+        goes_on = seen.is_finite
+        items = seen.items[goes_on].sum()
+        hooks.advance(
+            count, float(items - before.items[goes_on].sum()), float(seen.loss[goes_on].sum() / max(items, 1))
+        )
+    return population.unpack(packed), step
+
+
+def _padded(rows: np.ndarray, steps_per_call: int) -> np.ndarray:
+    padded = np.zeros((steps_per_call, rows.shape[1]), np.int32)
     padded[: len(rows)] = rows
-    traced = {name: value for name, value in hyper.items() if name != "seed"}
-    state, is_finite = run(state, table, padded, len(rows), traced)
-    if not is_finite:
-        raise NotFinite(hyper["seed"], int(state.step))
-    return state
+    return padded
 
 
-def _log(task: Task, plan: Plan, state: TrainState, seed: int, hooks: Hooks) -> TrainState:
+def _log(trainer: Trainer, state: TrainState, step: int, member: int, hooks: Hooks) -> TrainState:
     """Log a member's metrics since the last time and, where due, its evaluation; its window is empty again."""
-    step, window = int(state.step), jax.device_get(state.window)
+    if not state.is_finite:
+        return state
+    task, plan, window = trainer.task, trainer.plan, jax.device_get(state.window)
     values = {f"train.{name}": float(sums.mean()) for name, sums in window.items()}
     values["train.tokens"] = float(window["loss"].count)
     if plan.is_due(step, plan.evaluate_every):
         values |= task.evaluate(state.variables)
         state = state._replace(best=_better(state, values, plan.best_by))
-    hooks.log(step, seed, values)
+    hooks.log(step, member, values)
     return state._replace(window=empty_window())
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.ops.losses import Sums
 
@@ -26,7 +26,7 @@ class TrainState(NamedTuple):
     """One member's state: step, every variable collection, the optimizer's moments, the best so far.
 
     `window` holds the metrics summed since they were last logged, so that a resumed run logs what an
-    unbroken one would.
+    unbroken one would. A state whose loss or gradient was not finite takes no more steps.
     """
 
     step: Int[Array, ""]
@@ -34,6 +34,7 @@ class TrainState(NamedTuple):
     moments: Any
     best: Best
     window: Metrics
+    is_finite: Bool[Array, ""]
 
 
 def new_state(variables: Variables, moments: Any) -> TrainState:
@@ -41,7 +42,7 @@ def new_state(variables: Variables, moments: Any) -> TrainState:
     step = jnp.zeros((), jnp.int32)
     # copies: the training loop donates its state, and one buffer cannot be given away twice
     best = Best(jnp.asarray(-jnp.inf), step + 0, jax.tree.map(jnp.copy, variables))
-    return TrainState(step, variables, moments, best, empty_window())
+    return TrainState(step, variables, moments, best, empty_window(), jnp.array(True))
 
 
 def empty_window() -> Metrics:

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums
@@ -31,8 +31,15 @@ def train_step(loss: Loss, schedule: str, state: TrainState, batch: Any, hyper: 
     gradients, (sums, changed) = jax.grad(mean_loss, has_aux=True)(params)
     params, moments, scalars = update(gradients, state.moments, params, state.step, hyper, schedule)
     metrics = {"loss": sums, **{name: Sums(value, jnp.ones(())) for name, value in scalars.items()}}
-    window = jax.tree.map(jnp.add, state.window, metrics)
-    return TrainState(state.step + 1, {"params": params, **others, **changed}, moments, state.best, window), metrics
+    is_finite = state.is_finite & jnp.isfinite(sums.total) & jnp.isfinite(scalars["gradient_norm"])
+    return TrainState(
+        state.step + 1,
+        {"params": params, **others, **changed},
+        moments,
+        state.best,
+        jax.tree.map(jnp.add, state.window, metrics),
+        is_finite,
+    ), metrics
 
 
 def train_steps(
@@ -43,24 +50,21 @@ def train_steps(
     rows: Int[Array, "steps batch"],
     count: Int[Array, ""],
     hyper: Mapping,
-) -> tuple[TrainState, Bool[Array, ""]]:
+) -> TrainState:
     """`count` steps over batches gathered from `table`'s rows, in one compiled loop.
 
-    Also returns whether every loss and gradient was finite; the loop stops after the first that is not.
+    The loop stops after the first step whose loss or gradient is not finite.
     """
 
     rows = jnp.asarray(rows)
 
     def advance(carry):
-        i, state, _ = carry
+        i, state = carry
         batch = jax.tree.map(lambda column: _gather(column, rows[i]), table)
-        state, metrics = train_step(loss, schedule, state, batch, hyper)
-        is_finite = jnp.isfinite(metrics["loss"].total) & jnp.isfinite(metrics["gradient_norm"].total)
-        return i + 1, state, is_finite
+        return i + 1, train_step(loss, schedule, state, batch, hyper)[0]
 
-    start = (jnp.zeros((), jnp.int32), state, jnp.array(True))
-    _, state, is_finite = jax.lax.while_loop(lambda carry: (carry[0] < count) & carry[2], advance, start)
-    return state, is_finite
+    start = (jnp.zeros((), jnp.int32), state)
+    return jax.lax.while_loop(lambda carry: (carry[0] < count) & carry[1].is_finite, advance, start)[1]
 
 
 def _gather(column: Array, index: Int[Array, " batch"]) -> Array:

@@ -14,7 +14,9 @@ from attention_jax.data.grammar import sentence_pairs
 from attention_jax.data.importing import export_to_tfds, require_usable
 from attention_jax.data.tokenizers import SUBWORDS
 from attention_jax.runs.folder import flatten
-from attention_jax.runs.modes import MODES, Request
+from attention_jax.runs.experiment import Request
+from attention_jax.runs.modes import MODES
+from attention_jax.sweeps.cells import without_settings
 from configs import kernel_regression, nmt
 from experiments._translator import build, init
 
@@ -29,7 +31,7 @@ LARGE = 20_000_000
 
 def short(name, variant, tmp_path):
     """The config with little data and three steps."""
-    config = FILES[name].get_config(variant)
+    config = without_settings(FILES[name].get_config(variant))
     if name == "kernel_regression":
         config.draws, config.learned.steps = 3, 3
         return config

@@ -128,11 +128,11 @@ def test_an_average_of_checkpoints_is_the_mean_of_what_they_hold(finished):
     from attention_jax.runs.folder import Run
     from attention_jax.runs.training import last_variables
     from attention_jax.training.state import mean
-    from experiments.nmt import COMBINE, init, open_run_of
+    from experiments.nmt import COMBINE, init, open_corpus
 
     folder = finished[1]
     config, run = read_config(folder), Run(folder, 0.0)
-    start = functools.partial(init, open_run_of(config, run)[1].model)
+    start = functools.partial(init, open_corpus(config, folder / "data")[1].model)
     ((newest, before),) = last_variables(config, run, start, 2)
     ((averaged,),) = COMBINE["average"](config, run, start, 2)
     expected = jax.tree.map(lambda a, b: (np.asarray(a, np.float64) + b) / 2, newest, before)

@@ -10,7 +10,7 @@ import pytest
 from attention_jax.errors import UserError
 from attention_jax.ops.losses import squared_error
 from attention_jax.training.checkpoints import Checkpoints
-from attention_jax.training.loop import Hooks, NotFinite, Plan, Task, fit, initial_states
+from attention_jax.training.loop import Hooks, Plan, Task, abstract_states, fit, trainer
 from attention_jax.training.step import train_step
 
 X = jax.random.normal(jax.random.key(0), (40, 3))
@@ -63,23 +63,28 @@ TASK = Task(
 )
 
 
-def run(folder, seeds=(0,), plan=PLAN, stop_after=None, task=TASK, rate=0.05):
+def run(folder, seeds=(0,), plan=PLAN, stop_after=None, task=TASK, rate=0.05, how="loop", until=None):
     lines, done = [], [0]
 
     def advance(steps, items, loss):
         done[0] += steps
-        assert items == 8 * steps * len(seeds)
+
+    def log(step, member, values):
+        lines.append((step, seeds[member], values))
 
     hooks = Hooks(
-        log=lambda step, seed, values: lines.append((step, seed, values)),
+        log=log,
         advance=advance,
         is_interrupted=lambda: stop_after is not None and done[0] >= stop_after,
+        on_not_finite=lambda member, step: lines.append((step, seeds[member], "not finite")),
     )
+    rates = rate if isinstance(rate, tuple) else (rate,) * len(seeds)
+    trained = trainer(task, plan, how)
     checkpoints = Checkpoints(folder, plan.keep_last, tell=lambda line: lines.append(line))
-    states = initial_states(task.init, seeds)
-    restored = checkpoints.restore(states)
-    states = restored[1] if restored else states
-    states = fit(task, plan, [hyper(seed, rate) for seed in seeds], states, checkpoints, hooks)
+    restored = checkpoints.restore(abstract_states(task.init, len(seeds)))
+    states = restored[1] if restored else [trained.create(jax.random.key(seed), None) for seed in seeds]
+    hypers = [hyper(*member) for member in zip(seeds, rates, strict=True)]
+    states = fit(trained, hypers, states, checkpoints, hooks, until)
     checkpoints.close()
     return states, lines
 
@@ -124,7 +129,7 @@ def test_a_member_of_a_population_equals_the_same_run_alone(tmp_path, unbroken):
 
 
 def test_a_call_is_many_single_steps():
-    (state,) = initial_states(TASK.init, (0,))
+    state = trainer(TASK, PLAN).create(jax.random.key(0), None)
     member = hyper(0)
     traced = {name: value for name, value in member.items() if name != "seed"}
     step = jax.jit(functools.partial(train_step, loss, "constant"))
@@ -140,8 +145,9 @@ def run_states_without_checkpoints():
         def save(self, step, state):
             pass
 
-    hooks = Hooks(log=lambda *a: None, advance=lambda *a: None, is_interrupted=lambda: False)
-    return fit(TASK, PLAN, [hyper(0)], initial_states(TASK.init, (0,)), Nowhere(), hooks)[0]
+    hooks = Hooks(*[lambda *a: None] * 2, is_interrupted=lambda: False, on_not_finite=lambda *a: None)
+    trained = trainer(TASK, PLAN)
+    return fit(trained, [hyper(0)], [trained.create(jax.random.key(0), None)], Nowhere(), hooks)[0]
 
 
 def test_the_best_is_of_the_evaluation_with_the_lowest_loss(unbroken):
@@ -189,19 +195,54 @@ def test_where_no_checkpoint_can_be_read_nothing_starts_over_in_silence(tmp_path
         run(tmp_path)
 
 
-def test_a_loss_that_is_not_finite_stops_at_its_step_and_keeps_the_last_checkpoint(tmp_path):
-    def explode(variables, batch, dropout, hyper):
-        sums, other = loss(variables, batch, dropout, hyper)
-        is_due = jnp.sum(jnp.abs(batch["x"])) == jnp.sum(jnp.abs(X[call(0, 16, 17)[1][0]]))  # the batch of step 17
-        return jax.tree.map(lambda a: jnp.where(is_due, jnp.nan, a), sums), other
+def explode(variables, batch, dropout, hyper):
+    sums, other = loss(variables, batch, dropout, hyper)
+    is_due = jnp.sum(jnp.abs(batch["x"])) == jnp.sum(jnp.abs(X[call(0, 16, 17)[1][0]]))  # seed 0's batch of step 17
+    return jax.tree.map(lambda a: jnp.where(is_due, jnp.nan, a), sums), other
 
-    with pytest.raises(NotFinite, match="seed 0.*not finite at step 17"):
-        run(tmp_path, task=TASK._replace(loss=explode))
+
+def test_a_loss_that_is_not_finite_stops_at_its_step_and_keeps_the_last_checkpoint(tmp_path):
+    (state,), lines = run(tmp_path, task=TASK._replace(loss=explode))
+    assert lines[-1] == (17, 0, "not finite")
+    assert int(state.step) == 17
     assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [10, 15]
 
 
+@pytest.mark.parametrize("how", ["loop", "vmap"])
+def test_a_member_that_is_not_finite_is_left_there_and_the_others_go_on(tmp_path, unbroken, how):
+    members, lines = run(tmp_path, seeds=(3, 0), task=TASK._replace(loss=explode), how=how)
+    alone = run(tmp_path / "alone", seeds=(3,))[0][0]
+    assert (17, 0, "not finite") in lines
+    assert [int(state.step) for state in members] == [30, 17]
+    np.testing.assert_allclose(members[0].variables["params"]["w"], alone.variables["params"]["w"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("seeds", [(0, 1, 2), (0, 1, 2, 3)])  # on one device, and spread over both
+def test_members_side_by_side_are_what_each_is_alone_to_rounding(tmp_path, seeds):
+    rates = (0.05, 0.01, 0.1, 0.02)[: len(seeds)]
+    members, lines = run(tmp_path / "all", seeds=seeds, rate=rates, how="vmap")
+    for place, (seed, rate) in enumerate(zip(seeds, rates, strict=True)):
+        (alone,), own = run(tmp_path / str(seed), seeds=(seed,), rate=rate)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), members[place], alone)
+        mine = [line for line in lines if line[1] == seeds[place]]
+        assert [line[:2] for line in mine] == [line[:2] for line in own]
+
+
+@pytest.mark.parametrize("how", ["loop", "vmap"])
+def test_a_population_interrupted_goes_on_bit_by_bit(tmp_path, how):
+    whole, _ = run(tmp_path / "whole", seeds=(0, 1), how=how)
+    run(tmp_path / "cut", seeds=(0, 1), how=how, stop_after=13)
+    assert_equal(run(tmp_path / "cut", seeds=(0, 1), how=how)[0], whole)
+
+
+def test_training_can_stop_at_a_rung_and_go_on_to_the_same_end(tmp_path, unbroken):
+    (state,), _ = run(tmp_path, until=12)
+    assert int(state.step) == 12
+    assert_equal(run(tmp_path)[0], unbroken[0])
+
+
 def test_clipping_and_weight_decay_follow_their_formula():
-    (state,) = initial_states(TASK.init, (0,))
+    state = trainer(TASK, PLAN).create(jax.random.key(0), None)
     state = state._replace(variables={"params": {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}})
     from attention_jax.training.optimizer import new_moments, update
 

@@ -1,0 +1,95 @@
+"""What an experiment supplies, and what the launcher was asked for."""
+
+import contextlib
+import functools
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.reports.figures import Figure
+from attention_jax.reports.page import Table
+from attention_jax.runs.folder import Run, open_run
+from attention_jax.runs.machine import describe_device
+from attention_jax.training.loop import Trainer
+from attention_jax.training.state import Variables
+
+
+class Together(NamedTuple):
+    """What cells that differ in dynamic values alone share: a trainer, where they are trained, and how they end."""
+
+    finish: Callable[[Sequence[ConfigDict], Sequence[Run]], list[dict]]  # trained runs → the metrics of each, nested
+    trainer: Trainer | None = None
+    start_from: Callable[[], Variables | None] = lambda: None  # variables to start from instead of fresh ones
+
+
+class Description(NamedTuple):
+    """A config's parameters (shapes), one training step, and the shapes it is called with."""
+
+    parameters: Any
+    step: Callable
+    arguments: tuple
+
+
+class Experiment(NamedTuple):
+    """What an experiment supplies; everything else is written once, here and in `training`."""
+
+    together: Callable[[ConfigDict, Path, str], Together]  # a config, a folder for its data, how → what cells share
+    evaluate: Callable[[ConfigDict, Run], dict]  # the metrics of a trained run
+    describe: Callable[[ConfigDict], Description]
+    figures: Callable[[ConfigDict, Run, dict], list[Figure]]
+    tables: Callable[[ConfigDict, Run, dict], list[Table]]
+    translate: Callable[[ConfigDict, Run, Iterator[str], str], Iterator[str]] | None = None  # lines → lines
+    evaluate_files: Callable[[ConfigDict, Run, list[str], list[str]], dict] | None = None  # inputs, references
+    prepare: Callable[[ConfigDict, Path], str] | None = None  # its data as a data set of TFDS → how to train on it
+    identify: Callable[[ConfigDict], str] = lambda config: ""  # what tells its data from other data
+    dynamic: tuple[str, ...] = ("seeds",)  # keys whose values need no program of their own
+    on_cpu: str = "loop"  # how cells of a group run on a CPU, where the config leaves it open
+    metric: tuple[str, bool] = ("", False)  # what a sweep's table leads with, and whether less of it is better
+
+
+class Request(NamedTuple):
+    """What the launcher was asked for; `started` is when the process began, by time.perf_counter."""
+
+    config: ConfigDict
+    workdir: Path
+    started: float
+    profile: bool
+    input: str = "-"
+    reference: str = ""
+    output: str = "-"
+    attention: str = ""
+    space: Callable[[], list[dict]] | None = None  # the cells of a sweep over this config
+    configure: Callable[[str], ConfigDict] | None = None  # a variant's config; "": this one
+    command: tuple[str, ...] = ()  # starts the launcher
+
+    def open(self, extend: bool = False, ignoring: str = "") -> contextlib.AbstractContextManager[Run]:
+        """The run's folder, locked; with `extend`, a finished run may get more steps; see `open_run`."""
+        if not self.config.seeds:
+            raise UserError("config.seeds is empty: name at least one seed.")
+        if not all(isinstance(seed, int) and seed >= 0 for seed in self.config.seeds):
+            raise UserError(f"config.seeds={self.config.seeds}: seeds are whole numbers, 0 or more.")
+        if len(set(self.config.seeds)) < len(self.config.seeds):
+            raise UserError(f"config.seeds={self.config.seeds}: the same seed twice is not two runs.")
+        return open_run(self.workdir, self.config, self.started, extend=extend, ignoring=ignoring, profile=self.profile)
+
+    def require_run(self) -> None:
+        """Raise UserError where no run was started."""
+        if not (self.workdir / "config.json").exists():
+            raise UserError(f"{self.workdir}: no run here. Start one with --mode=train --config=….")
+
+
+def finished(config: ConfigDict, metrics: dict) -> dict:
+    """A run's result: its metrics, and what they were measured with."""
+    known = {"status": "finished", "experiment": config.experiment, "seeds": list(config.seeds)}
+    return {**known, **metrics, "device": describe_device(), "versions": _versions()}
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sacrebleu")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}

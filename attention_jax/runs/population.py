@@ -1,0 +1,88 @@
+"""A wave: cells that train together, each into a run folder of its own, as if it had been run alone."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from attention_jax.runs.experiment import Together
+from attention_jax.runs.folder import Run
+from attention_jax.runs.interrupt import Interrupted
+from attention_jax.runs.training import Bar, Member, hooks_of, hypers_of, open_checkpoints, restore, tell
+from attention_jax.training.loop import Trainer, fit
+from attention_jax.training.state import TrainState
+
+
+class Wave(NamedTuple):
+    """Cells that train together, and where their common checkpoints are."""
+
+    configs: Sequence[ConfigDict]
+    runs: Sequence[Run]
+    folder: Path
+
+    @property
+    def members(self) -> list[Member]:
+        cells = zip(self.configs, self.runs, strict=True)
+        return [Member(config, run, seed) for config, run in cells for seed in config.seeds]
+
+
+def train_wave(
+    wave: Wave, together: Together, until: int, bar: Bar, is_interrupted: Callable[[], bool]
+) -> list[int | None]:
+    """Train a wave's members to a step, from where they are; for each cell the step at which it diverged, if it did.
+
+    Every cell then has a checkpoint of its own, but for those that diverged. Raises Interrupted where asked to stop.
+    """
+    trainer, members = together.trainer, wave.members
+    if trainer is None:
+        return [None] * len(wave.runs)
+    hooks = hooks_of(members, _counting(bar, len(members)), is_interrupted, _telling(members))
+    folder = wave.runs[0].checkpoints if len(wave.runs) == 1 else wave.folder / "checkpoints"
+    with open_checkpoints(folder, trainer.plan) as checkpoints:
+        states = _own_states(wave, trainer) if checkpoints.last_step() is None and len(wave.runs) > 1 else None
+        states = states or restore(trainer, members, checkpoints, together.start_from)
+        bar.skip(max(int(state.step) for state in states) * len(members))
+        states = fit(trainer, hypers_of(members), states, checkpoints, hooks, until)
+    step = max(int(state.step) for state in states)
+    if is_interrupted() and step < until and any(state.is_finite for state in states):
+        raise Interrupted(f"stopped and saved at step {step:,}.")
+    return _divided(wave, trainer, states, step)
+
+
+def _own_states(wave: Wave, trainer: Trainer) -> list[TrainState] | None:
+    """Every cell's own last checkpoint, where all have one and of the same step."""
+    found: list[TrainState] = []
+    for config, run in zip(wave.configs, wave.runs, strict=True):
+        if not any(run.checkpoints.glob("[0-9]*")):
+            return None
+        with open_checkpoints(run.checkpoints, trainer.plan) as checkpoints:
+            members = [Member(config, run, seed) for seed in config.seeds]
+            found += restore(trainer, members, checkpoints, lambda: None)
+    return found if len({int(state.step) for state in found}) == 1 else None
+
+
+def _divided(wave: Wave, trainer: Trainer, states: list[TrainState], step: int) -> list[int | None]:
+    """Give every cell its own members' states."""
+    diverged: list[int | None] = []
+    for config, run in zip(wave.configs, wave.runs, strict=True):
+        own, states = states[: len(config.seeds)], states[len(config.seeds) :]
+        steps = [int(state.step) for state in own if not state.is_finite]
+        diverged.append(min(steps, default=None))
+        if not steps and len(wave.runs) > 1:
+            with open_checkpoints(run.checkpoints, trainer.plan) as checkpoints:
+                checkpoints.save(step, jax.device_get(own))
+    return diverged
+
+
+def _counting(bar: Bar, members: int) -> Callable[[int, float, float], None]:
+    return lambda steps, tokens, loss: bar.advance(steps * members, tokens, loss)
+
+
+def _telling(members: Sequence[Member]) -> Callable[[int, int], None]:
+    def on_not_finite(place, step):
+        member = members[place]
+        tell(f"{member.run.path.name}, seed {member.seed}: not finite at step {step:,}, and left there")
+
+    return on_not_finite

@@ -1,0 +1,141 @@
+"""Cells: overrides resolved against a config, checked all before anything runs, and named by what makes their numbers.
+
+A config is seen here as a flat dict, `{"optimizer.learning_rate": 0.001, …}`.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.sweeps.space import Overrides
+
+VARIANT = "variant"  # the one key of overrides that is not the config's: it chooses the config
+NOT_OF_A_CELL = ("sweep", "population")  # sections that say how cells are run, not what they are
+DIGITS = 12
+
+
+class Cell(NamedTuple):
+    """One run of a sweep: what was overridden, everything that it is made of, and the name that follows."""
+
+    name: str
+    overrides: Overrides
+    config: dict[str, Any]  # flat
+
+
+def resolve(
+    space: Sequence[Overrides],
+    configure: Callable[[str], ConfigDict],
+    identify: Callable[[ConfigDict], str],
+    code: str,
+) -> list[Cell]:
+    """Every cell, each once. `configure` gives a variant's config ("": the one asked for); `identify` tells its data.
+
+    Raises UserError for an empty space, a key that the config does not have (with the nearest), or a value of
+    another type, before anything runs.
+    """
+    if not space:
+        raise UserError("sweep: the space is empty: not a cell to run.")
+    bases: dict[str, _Base] = {}
+    found: dict[str, Cell] = {}
+    for overrides in space:
+        variant = overrides.get(VARIANT, "")
+        if variant not in bases:
+            bases[variant] = _Base(configure(variant))
+        config = bases[variant].with_(overrides)
+        cell = Cell(_name(config, bases[variant].identity(config, identify), code), overrides, config)
+        found.setdefault(cell.name, cell)
+    return list(found.values())
+
+
+class _Base:
+    """A variant's config; a value is checked against it once, and its data identified once."""
+
+    def __init__(self, config: ConfigDict):
+        self._config = config
+        self.flat = flatten(without_settings(config))
+        self._values: dict[tuple[str, str], Any] = {}
+        self._identities: dict[str, str] = {}
+
+    def with_(self, overrides: Overrides) -> dict[str, Any]:
+        return self.flat | {key: self._checked(key, value) for key, value in overrides.items() if key != VARIANT}
+
+    def identity(self, config: Mapping[str, Any], identify: Callable[[ConfigDict], str]) -> str:
+        data = {key: value for key, value in config.items() if key.startswith("data.")}
+        if (known := repr(data)) not in self._identities:
+            self._identities[known] = identify(nested(config))
+        return self._identities[known]
+
+    def _checked(self, key: str, value: Any) -> Any:
+        if (known := (key, repr(value))) not in self._values:
+            self._values[known] = _checked(self._config, self.flat, key, value)
+        return self._values[known]
+
+
+def without_settings(config: ConfigDict) -> ConfigDict:
+    """A config without the sections that say how cells are run."""
+    if not any(name in config for name in NOT_OF_A_CELL):
+        return config
+    return ConfigDict({name: value for name, value in config.to_dict().items() if name not in NOT_OF_A_CELL}).lock()
+
+
+def nested(flat: Mapping[str, Any]) -> ConfigDict:
+    """{"a.b": 1} → {"a": {"b": 1}}, locked."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *sections, name = key.split(".")
+        owner = tree
+        for section in sections:
+            owner = owner.setdefault(section, {})
+        owner[name] = value
+    return ConfigDict(tree).lock()
+
+
+def flatten(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} → {"a.b": 1}."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        is_section = isinstance(value, (ConfigDict, Mapping))
+        flat |= flatten(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": value}
+    return flat
+
+
+def code_version(root: Path, folders: Iterable[str]) -> str:
+    """A digest of every Python file in some folders: what ran, committed or not."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:DIGITS]
+
+
+def _checked(config: ConfigDict, flat: Mapping[str, Any], key: str, value: Any) -> Any:
+    if key not in flat:
+        if any(name.startswith(f"{key}.") for name in flat):
+            raise UserError(f"sweep: {key!r} is a section of the config: override its keys.")
+        nearest = difflib.get_close_matches(key, flat, n=1, cutoff=0.5)
+        raise UserError(f"sweep: the config has no {key!r}." + (f" Did you mean {nearest[0]!r}?" if nearest else ""))
+    section, _, name = key.rpartition(".")
+    probe = ConfigDict(config.to_dict())
+    owner = probe if not section else _section(probe, section)
+    try:
+        owner[name] = value
+    except TypeError:
+        kind = type(flat[key]).__name__
+        raise UserError(f"sweep: {key}={value!r}: the config has a {kind} there ({flat[key]!r}).") from None
+    return owner[name]
+
+
+def _section(config: ConfigDict, name: str) -> ConfigDict:
+    for part in name.split("."):
+        config = config[part]
+    return config
+
+
+def _name(config: Mapping[str, Any], identity: str, code: str) -> str:
+    text = json.dumps([sorted(config.items()), identity], default=list)
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}-{code[:DIGITS]}"

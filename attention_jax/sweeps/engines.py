@@ -1,0 +1,124 @@
+"""The engines: where a sweep's work is done. Each is handed a command that works until nothing is left to claim."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attention_jax.errors import UserError
+
+
+class Work(NamedTuple):
+    """What an engine runs: here, or as a command of its own in the folder `cwd`."""
+
+    here: Callable[[], None]
+    command: Sequence[str]
+    cwd: Path
+    logs: Path
+
+
+def inline(work: Work, settings: Mapping[str, Any]) -> None:
+    """In this process, one group after another."""
+    del settings
+    work.here()
+
+
+def processes(work: Work, settings: Mapping[str, Any]) -> None:
+    """Local worker processes, each pinned to its share of the cores and of the GPUs; says which were killed."""
+    count = settings["workers"]
+    work.logs.mkdir(exist_ok=True)
+    workers = [_start(work, place, count) for place in range(count)]
+    try:
+        codes = [worker.wait() for worker in workers]
+    finally:
+        for worker in workers:
+            if worker.poll() is None:
+                worker.terminate()
+                worker.wait()
+    ended = [place for place, code in enumerate(codes) if code < 0]
+    if ended:
+        names = ", ".join(str(work.logs / f"worker_{place}.log") for place in ended)
+        print(f"{len(ended)} of {count} workers were killed; see {names}", file=sys.stderr)
+
+
+def slurm(work: Work, settings: Mapping[str, Any]) -> None:
+    """A job array of SLURM's through submitit: a task that is preempted is queued again and goes on.
+
+    Raises UserError where SLURM is not there.
+    """
+    import submitit
+
+    if shutil.which("sbatch") is None:
+        raise UserError(
+            "config.sweep.engine='slurm': there is no sbatch on this machine's PATH: run it where SLURM is."
+        )
+    executor = submitit.AutoExecutor(folder=str(work.logs.absolute() / "%j"), cluster="slurm")
+    asked = {"slurm_partition": settings["partition"], "gpus_per_node": settings["gpus"]}
+    executor.update_parameters(
+        name="attention_jax",
+        timeout_min=settings["minutes"],
+        cpus_per_task=settings["cpus"],
+        **{name: value for name, value in asked.items() if value},
+    )
+    task = _Task(tuple(work.command), str(work.cwd))
+    jobs = executor.map_array(_Task.__call__, [task] * settings["workers"])
+    print(f"submitted {jobs[0].job_id.partition('_')[0]}: {len(jobs)} tasks; logs in {work.logs}", file=sys.stderr)
+    for job in jobs:
+        job.wait()
+
+
+ENGINES: dict[str, Callable[[Work, Mapping[str, Any]], None]] = {
+    "inline": inline,
+    "processes": processes,
+    "slurm": slurm,
+}
+
+
+class _Task:
+    """A worker as SLURM runs it; before it is preempted or out of time it saves, and asks to be queued again."""
+
+    def __init__(self, command: tuple[str, ...], cwd: str):
+        self._command, self._cwd = command, cwd
+        self._process: subprocess.Popen | None = None
+
+    def __call__(self) -> int:
+        self._process = subprocess.Popen(self._command, cwd=self._cwd)
+        return self._process.wait()
+
+    def checkpoint(self):
+        """What submitit calls at the signal that comes before the end."""
+        import submitit
+
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+        return submitit.helpers.DelayedSubmission(_Task(self._command, self._cwd))
+
+
+def _start(work: Work, place: int, count: int) -> subprocess.Popen:
+    with open(work.logs / f"worker_{place}.log", "w", encoding="utf-8") as log:
+        return subprocess.Popen(
+            [*_pinned(place, count), *work.command],
+            cwd=work.cwd,
+            env=os.environ | _gpus_of(place, count),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _pinned(place: int, count: int) -> list[str]:
+    """A prefix that keeps a worker on its share of the cores this process may use, where there are enough."""
+    cores = sorted(os.sched_getaffinity(0))
+    share = cores[place * len(cores) // count : (place + 1) * len(cores) // count]
+    return ["taskset", "--cpu-list", ",".join(map(str, share))] if share and shutil.which("taskset") else []
+
+
+def _gpus_of(place: int, count: int) -> dict[str, str]:
+    """One GPU, or its share of several, where CUDA_VISIBLE_DEVICES or NVIDIA's driver names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
+    gpus = named.split(",") if named else found
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[place::count])} if len(gpus) >= count else {}

@@ -1,0 +1,120 @@
+"""The plan: which cells share a program, how, and in which waves; written once, and held to from then on."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attention_jax.errors import UserError
+from attention_jax.sweeps.cells import Cell
+from attention_jax.sweeps.space import Overrides
+
+LOOP, VMAP, AUTO = "loop", "vmap", "auto"
+
+
+class PlannedCell(NamedTuple):
+    """A cell as the plan keeps it: its dynamic values, to be put into its group's config."""
+
+    overrides: Overrides
+    dynamic: dict[str, Any]
+
+
+class Group(NamedTuple):
+    """Cells that differ in dynamic values alone: one program serves them, a wave of them at a time."""
+
+    name: str
+    config: dict[str, Any]  # flat, without the dynamic values
+    how: str
+    waves: list[list[str]]
+
+
+class Plan(NamedTuple):
+    """Every cell of a sweep, by name, and its groups."""
+
+    code: str
+    cells: dict[str, PlannedCell]
+    groups: list[Group]
+
+
+def require_dynamic(asked: Sequence[str], dynamic: Sequence[str]) -> None:
+    """Raise UserError where a key that was asked to be dynamic is not."""
+    for key in asked:
+        if key not in dynamic:
+            raise UserError(
+                f"config.population.dynamic: {key!r} is static: it changes shapes or code, so that its values cannot "
+                f"share a program. Dynamic are {', '.join(dynamic)}."
+            )
+
+
+def extend(
+    plan: Plan | None,
+    cells: Sequence[Cell],
+    code: str,
+    dynamic: Sequence[str],
+    choose: Callable[[Cell, int], tuple[str, int]],
+) -> Plan:
+    """The plan with the cells that it does not have yet; what it has stays as it is.
+
+    `choose(a cell of the group, how many) → (how, members a wave)` is asked once a new group.
+    """
+    old = plan or Plan(code, {}, [])
+    groups = {group.name: group for group in old.groups}
+    fresh: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.name not in old.cells:
+            fresh.setdefault(_group_name(cell, dynamic), []).append(cell)
+    for name, members in fresh.items():
+        how, size = (groups[name].how, _wave_size(groups[name])) if name in groups else choose(members[0], len(members))
+        names = [cell.name for cell in members]
+        waves = [names[first : first + size] for first in range(0, len(names), size)]
+        known = groups.get(name, Group(name, _static(members[0].config, dynamic), how, []))
+        groups[name] = known._replace(waves=[*known.waves, *waves])
+    added = {cell.name: _planned(cell, dynamic) for members in fresh.values() for cell in members}
+    return Plan(old.code, {**old.cells, **added}, list(groups.values()))
+
+
+def read_plan(path: Path) -> Plan | None:
+    """The plan in a file, or None where there is none. Raises UserError where it cannot be read."""
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        cells = {name: PlannedCell(*_tupled(cell)) for name, cell in found["cells"].items()}
+        groups = [
+            Group(group["name"], _tupled(group["config"]), group["how"], group["waves"]) for group in found["groups"]
+        ]
+        return Plan(found["code"], cells, groups)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not the plan of a sweep ({error}). Choose another --workdir.") from None
+
+
+def to_json(plan: Plan) -> str:
+    """The plan as JSON, a line a cell."""
+    cells = ",\n".join(f"  {json.dumps(name)}: {json.dumps(cell)}" for name, cell in plan.cells.items())
+    groups = ",\n".join(f"  {json.dumps(group._asdict())}" for group in plan.groups)
+    return f'{{"code": {json.dumps(plan.code)},\n"cells": {{\n{cells}\n}},\n"groups": [\n{groups}\n]}}\n'
+
+
+def _planned(cell: Cell, dynamic: Sequence[str]) -> PlannedCell:
+    return PlannedCell(cell.overrides, {key: cell.config[key] for key in dynamic if key in cell.config})
+
+
+def _static(config: Mapping[str, Any], dynamic: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in dynamic}
+
+
+def _group_name(cell: Cell, dynamic: Sequence[str]) -> str:
+    config, _, code = cell.name.partition("-")
+    statics = json.dumps([sorted(_static(cell.config, dynamic).items()), code], default=list)
+    return hashlib.sha256(statics.encode()).hexdigest()[: len(config)]
+
+
+def _wave_size(group: Group) -> int:
+    return max(map(len, group.waves))
+
+
+def _tupled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tupled(item) for key, item in value.items()}
+    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,24 @@
+"""How a sweep runs: two sections that a config may have, which change no cell and are not part of one."""
+
+SWEEP = {
+    "engine": "inline",  # in this process; or processes, slurm
+    "workers": 2,  # processes, or tasks of a job array
+    "metric": "",  # what the table leads with, such as validation.bleu; empty: the experiment's own
+    "lower_is_better": False,  # of that metric, where it is named here
+    "baseline": "",  # the overrides of the row that others are tested against, as KEY=VALUE,…; empty: the first row
+    "match": "",  # flops: every variant gets as many training FLOPs as the baseline, within 1%
+    "match_by": "train.steps",  # the whole number that is solved for
+    "any_code": False,  # take cells that other versions of the code made for done
+    "partition": "",  # of SLURM, and what a task gets there
+    "minutes": 60,
+    "gpus": 0,
+    "cpus": 1,
+}
+
+POPULATION = {
+    "how": "auto",  # loop: one after another through one program; vmap: side by side; auto: loop on CPUs, else vmap
+    "most": 0,  # members side by side; 0: as many as fit into memory
+    "dynamic": (),  # keys that must not need a program of their own
+    "halving": 0.0,  # the share of settings that is dropped at every rung, all their seeds together
+    "rungs": (),  # steps at which they are ranked by train.best_by
+}
