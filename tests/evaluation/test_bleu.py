@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 from sacrebleu import corpus_bleu, corpus_chrf
 
-from attention_jax.evaluation.bleu import book_bleu, chrf, sacre_bleu
+from attention_jax.evaluation.bleu import bleu_of_statistics, bleu_statistics, book_bleu, chrf, sacre_bleu
 from attention_jax.evaluation.translation import bleu_by_length, score_translations
 
 
@@ -72,3 +73,13 @@ def test_bleu_by_length_puts_every_sentence_in_one_group():
     edges = [tuple(map(int, (name.split("-") * 2)[:2])) for name in found]
     assert sum(low <= length <= high for low, high in edges for length in lengths) == len(texts)
     assert list(found.values()) == pytest.approx([100] * len(found))
+
+
+def test_bleu_of_summed_statistics_is_sacrebleus_whatever_sentences_are_summed(random):
+    words = np.array("a b c d e .".split())
+    hypotheses, references = ([" ".join(random.choice(words, size=8)) for _ in range(40)] for _ in range(2))
+    statistics = bleu_statistics(hypotheses, [[text] for text in references])
+    for size in (1, 2, 5, 40):  # few sentences have orders without a match, which are smoothed
+        chosen = random.integers(40, size=(20, size))
+        expected = [corpus_bleu([hypotheses[i] for i in c], [[references[i] for i in c]]).score for c in chosen]
+        np.testing.assert_allclose(bleu_of_statistics(statistics[chosen].sum(1)), expected, rtol=1e-6)

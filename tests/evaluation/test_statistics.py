@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attention_jax.evaluation.statistics import mean_interval, summarize
+from attention_jax.evaluation.statistics import mean_interval, resampled_sums, summarize, two_level_interval
+
+DRAWS = 2000
 
 
 def test_the_interval_is_students_t(random):
@@ -15,10 +17,41 @@ def test_the_interval_is_students_t(random):
     np.testing.assert_allclose(mean_interval(values), [values.mean(), *expected])
 
 
-def test_it_covers_the_mean_as_often_as_it_says(random):
-    intervals = np.array([mean_interval(random.normal(size=5)) for _ in range(2000)])
-    covered = ((intervals[:, 1] < 0) & (intervals[:, 2] > 0)).mean()
-    assert covered == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 2000))
+@pytest.mark.parametrize("n", [3, 5, 20])
+def test_it_covers_the_mean_as_often_as_it_says(random, n):
+    intervals = np.array([mean_interval(random.normal(size=n)) for _ in range(DRAWS)])
+    assert covered(intervals) == pytest.approx(0.95, abs=0.015)
+
+
+def test_from_thirty_values_on_the_bootstrap_covers_skewed_ones_too(random):
+    intervals = np.array([mean_interval(random.exponential(size=200) - 1) for _ in range(DRAWS)])
+    assert covered(intervals) == pytest.approx(0.95, abs=0.02)
+    assert mean_interval(np.arange(40.0)) == mean_interval(np.arange(40.0))
+
+
+@pytest.mark.parametrize("seeds", [3, 10])
+def test_an_interval_over_seeds_and_sentences_covers_the_mean_over_both(random, seeds):
+    sentences = 60
+
+    def draw():
+        common = random.normal(size=sentences)  # how easy a sentence is, whatever the seed
+        rows = common + 0.5 * random.normal(size=(seeds, 1)) + random.normal(size=(seeds, sentences))
+        resampled = resampled_sums(rows.mean(0)[:, None], 200)[:, 0] / sentences
+        return two_level_interval(rows.mean(1), resampled)
+
+    assert covered(np.array([draw() for _ in range(DRAWS)])) == pytest.approx(0.95, abs=0.02)
+
+
+def test_resampled_sums_are_those_of_rows_drawn_with_replacement(random):
+    rows = random.normal(size=(50, 3))
+    sums = resampled_sums(rows, 3000)
+    assert sums.shape == (3000, 3)
+    np.testing.assert_allclose(sums.mean(0), rows.sum(0), atol=4 * rows.std(0).max() * math.sqrt(50 / 3000))
+    np.testing.assert_allclose(sums.std(0), rows.std(0) * math.sqrt(50), rtol=0.06)
+
+
+def covered(intervals):
+    return np.mean((intervals[:, 1] < 0) & (intervals[:, 2] > 0))
 
 
 def test_one_value_has_no_interval():

@@ -1,0 +1,93 @@
+"""Is a difference more than chance? Tests over seeds, and over sentences, each a two-sided p-value."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from attention_jax.evaluation.statistics import resampled_sums
+
+Score = Callable[[Float[np.ndarray, "... d"]], Float[np.ndarray, "..."]]  # of summed statistics of sentences
+EXACT = 16  # differences of which every sign is tried
+SHUFFLES = 10_000
+RESAMPLES = 1_000
+
+
+def paired_t(values: Sequence[float], baseline: Sequence[float]) -> float:
+    """Student's paired t-test over seeds; NaN for one pair, or where all differ by the same."""
+    from scipy import stats
+
+    differences = np.asarray(values, np.float64) - np.asarray(baseline)
+    if len(differences) < 2 or differences.std(ddof=1) == 0:
+        return math.nan
+    return float(stats.ttest_1samp(differences, 0).pvalue)
+
+
+def sign_flip(values: Sequence[float], baseline: Sequence[float]) -> float:
+    """The share of sign changes of the differences whose mean is as far from zero (Fisher 1935, §21).
+
+    Exact, all 2ⁿ of them, up to 16 differences; 10,000 drawn above, the true one among them. With n differences it
+    cannot be less than 2^(1 − n).
+    """
+    differences = np.asarray(values, np.float64) - np.asarray(baseline)
+    if len(differences) <= EXACT:
+        signs = np.array(list(itertools.product((1, -1), repeat=len(differences))))
+    else:
+        signs = np.random.default_rng(len(differences)).choice((1, -1), size=(SHUFFLES, len(differences)))
+        signs[0] = 1
+    means = np.abs(signs @ differences)
+    return float(np.mean(means >= means[0] * (1 - 1e-12)))
+
+
+def paired_bootstrap(score: Score, system: Float[np.ndarray, "n d"], baseline: Float[np.ndarray, "n d"]) -> float:
+    """Resampled sentences, the same of both: how often |δ*| exceeds its mean by more than the true |δ|.
+
+    p = (#{|δ*| − mean |δ*| > |δ|} + 1) / (B + 1) (Riezler & Maxwell 2005, fig. 2), which is sacreBLEU's. It counts
+    one tail: where nothing differs it finds a difference at 5% about one time in ten, not in twenty.
+    """
+    width = system.shape[-1]
+    both = resampled_sums(np.concatenate([system, baseline], axis=-1), RESAMPLES)
+    differences = np.abs(score(both[:, :width]) - score(both[:, width:]))
+    true = abs(float(score(system.sum(0)) - score(baseline.sum(0))))
+    return _exceeded(differences - differences.mean(), true)
+
+
+def approximate_randomization(
+    score: Score, system: Float[np.ndarray, "n d"], baseline: Float[np.ndarray, "n d"]
+) -> float:
+    """Outputs swapped between the systems, sentence by sentence: how often a difference exceeds the true one.
+
+    p = (#{|δ*| > |δ|} + 1) / (R + 1) (Noreen 1989; Riezler & Maxwell 2005, fig. 1).
+    """
+    true = abs(float(score(system.sum(0)) - score(baseline.sum(0))))
+    generator, sums, change = np.random.default_rng(len(system)), system.sum(0) + baseline.sum(0), system - baseline
+    found = []
+    for _ in range(SHUFFLES // 1000):
+        signs = generator.choice((-1.0, 1.0), size=(1000, len(system)))
+        moved = signs @ change
+        found.append(np.abs(score((sums + moved) / 2) - score((sums - moved) / 2)))
+    return _exceeded(np.concatenate(found), true)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values of one table, adjusted so that the chance of any false finding is kept (Holm 1979).
+
+    p̃_(i) = max_{j ≤ i} min(1, (m − j + 1) p_(j)). NaN stays, and is not counted.
+    """
+    known = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
+    adjusted, highest = [math.nan] * len(p_values), 0.0
+    for rank, (p, place) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * p))
+        adjusted[place] = highest
+    return adjusted
+
+
+def seeds_needed(comparisons: int, level: float = 0.05) -> int:
+    """The fewest seeds with which a sign-flip test can find one of so many comparisons at `level` after Holm."""
+    return 1 + math.ceil(math.log2(comparisons / level))
+
+
+def _exceeded(draws: Float[np.ndarray, " r"], true: float) -> float:
+    return float((np.sum(draws > true) + 1) / (len(draws) + 1))
