@@ -21,7 +21,15 @@ from attention_jax.decoding.greedy import greedy
 from attention_jax.decoding.sampling import sample
 from attention_jax.errors import UserError
 from attention_jax.evaluation.alignment import agreement, alignment_error_rate, coverage, entropy, monotonicity
-from attention_jax.evaluation.translation import Batches, bleu_by_length, gather_rows, losses, score_translations
+from attention_jax.evaluation.bleu import bleu_statistics
+from attention_jax.evaluation.translation import (
+    Batches,
+    bleu_by_length,
+    gather_rows,
+    losses,
+    score_translations,
+    spaced,
+)
 from attention_jax.models import TRANSLATORS
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
@@ -157,7 +165,14 @@ def _search(config: ConfigDict) -> Callable:
     return draw if asked.temperature else search if asked.beams > 1 else take_likeliest
 
 
-def measure_split(trained: Trained, split: Split, config: ConfigDict) -> dict[str, Any]:
+class Measured(NamedTuple):
+    """What was measured of a split, and the translations that it was measured on."""
+
+    numbers: dict[str, Any]
+    hypotheses: list[str]
+
+
+def measure_split(trained: Trained, split: Split, config: ConfigDict) -> Measured:
     """Loss over a split's pairs; BLEU over its sentences, by their length too; how attention aligns them."""
     programs, members = trained.programs, trained.members
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
@@ -165,12 +180,22 @@ def measure_split(trained: Trained, split: Split, config: ConfigDict) -> dict[st
     is_cut = config.data.on_long == "truncate" and split.target.lengths.max() == config.data.max_length
     words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
     hypotheses = translate_texts(trained, sources)
-    return {
+    numbers = {
         **losses(functools.partial(programs.loss, members), pairs, words),
         **score_translations(hypotheses, references, _bleu_tokens(config)),
         "bleu_by_length": bleu_by_length([len(split_words(text)) for text in sources], hypotheses, references),
         **(_alignment(align(trained, split.source, split.target), split) if programs.alignment else {}),
     }
+    return Measured(numbers, hypotheses)
+
+
+def sentence_scores(split: Split, hypotheses: Sequence[str], config: ConfigDict) -> dict[str, np.ndarray]:
+    """What `bleu` and `bleu_13a` are made of, a row a sentence."""
+    references, splits = [r.targets for r in split.references], _bleu_tokens(config)
+    rows = {"bleu_13a": bleu_statistics(hypotheses, references)}
+    if splits is None:
+        return rows | {"bleu": rows["bleu_13a"]}
+    return rows | {"bleu": bleu_statistics(*spaced(hypotheses, references, splits[1]), tokenize="none")}
 
 
 def _alignment(weights: Sequence[np.ndarray], split: Split) -> dict[str, float]:

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.batching import Batches, gather_on_host, split_buckets
 from attention_jax.data.config import DataConfig
-from attention_jax.data.corpus import Corpus, load_references
+from attention_jax.data.corpus import Corpus, Split, load_references
 from attention_jax.data.importing import export_to_tfds, identify, load_or_import
 from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import split_words
@@ -52,6 +52,7 @@ from experiments._translator import (
     init,
     loss,
     measure_split,
+    sentence_scores,
     split_of_files,
     translate,
     translate_texts,
@@ -60,6 +61,7 @@ from experiments._translator import (
 
 SHOWN_TRANSLATIONS = 30
 TRANSLATED_AT_ONCE = 512  # lines
+KEPT_ATTENTION = 2  # sentences whose attention a sweep lays side by side
 BEST_BY = ("validation.bleu", "validation.loss", "train.loss")
 HELD_OUT = ("validation", "test")
 
@@ -95,7 +97,7 @@ def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
         if "validation" not in corpus.splits:
             return {}
         trained = Trained(programs, (variables,), corpus, data)
-        return _numbers({"validation": measure_split(trained, corpus.splits["validation"], config)})
+        return _numbers({"validation": measure_split(trained, corpus.splits["validation"], config).numbers})
 
     return Task(
         init=functools.partial(init, programs.model),
@@ -131,8 +133,9 @@ def _finish(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, 
     last_epoch = (config.train.steps - 1) // epoch * epoch
     losses = [run.mean_over_steps("train.loss", seed, after=last_epoch) for seed in config.seeds]
     every = _trained(config, run, corpus, programs)
-    _write_predictions(run, every[0])
-    measured = [measure(config, run, trained) for trained in every]
+    found = [measure(config, run, trained) for trained in every]
+    _write_outputs(config, run, every[0], [outputs for _, outputs in found])
+    measured = [numbers for numbers, _ in found]
     if len(measured) == len(losses):
         measured = [{"train": {"loss": value}, **member} for value, member in zip(losses, measured, strict=True)]
     return _over_seeds(measured) | {"cost": cost | _pace(run, config), "data": corpus.meta}
@@ -140,19 +143,25 @@ def _finish(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, 
 
 def evaluate(config: ConfigDict, run: Run) -> dict:
     """Measure a trained run again, as `config.evaluate` says."""
-    return _over_seeds([measure(config, run, trained) for trained in open_trained(config, run)])
+    return _over_seeds([measure(config, run, trained)[0] for trained in open_trained(config, run)])
 
 
 def evaluate_files(config: ConfigDict, run: Run, sources: Sequence[str], targets: Sequence[str]) -> dict:
     """Measure a trained run on sentences and their translations that it need not know."""
     every = open_trained(config, run)
-    return _over_seeds([measure_split(trained, split_of_files(trained, sources, targets), config) for trained in every])
+    splits = [split_of_files(trained, sources, targets) for trained in every]
+    measured = [measure_split(trained, split, config) for trained, split in zip(every, splits, strict=True)]
+    return _over_seeds([found.numbers for found in measured])
 
 
-def measure(config: ConfigDict, run: Run, trained: Trained) -> dict:
-    """Every figure of one seed: validation and test, and the textbook's sentences where the config has them."""
+def measure(config: ConfigDict, run: Run, trained: Trained) -> tuple[dict, dict[str, list[str]]]:
+    """Every figure of one seed: validation and test, and the textbook's sentences where the config has them.
+
+    And the translations of each split.
+    """
     names: list[str] = [name for name in HELD_OUT if name in trained.corpus.splits]
-    found: dict[str, dict] = {name: measure_split(trained, trained.corpus.splits[name], config) for name in names}
+    measured = {name: measure_split(trained, trained.corpus.splits[name], config) for name in names}
+    found: dict[str, dict] = {name: split.numbers for name, split in measured.items()}
     if config.evaluate.book_sentences:
         named = [" ".join(split_words(sentence)) for sentence in config.evaluate.book_sentences]
         known = {" ".join(split_words(r.source)): r for r in load_references(run.path / "data", named)}
@@ -160,7 +169,7 @@ def measure(config: ConfigDict, run: Run, trained: Trained) -> dict:
         references = {sentence: [split_words(text) for text in known[sentence].targets] for sentence in sentences}
         outputs = translate_texts(trained, [known[sentence].source for sentence in sentences])
         found["book"] = book_scores(dict(zip(sentences, map(split_words, outputs), strict=True)), references)
-    return found
+    return found, {name: split.hypotheses for name, split in measured.items()}
 
 
 def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attention_file: str) -> Iterator[str]:
@@ -316,11 +325,31 @@ def _draw_attention(trained: Trained, sources: Sentences, outputs: Sequence[Sequ
     )
 
 
-def _write_predictions(run: Run, trained: Trained) -> None:
-    for name in HELD_OUT:
-        if name in trained.corpus.splits:
-            outputs = translate_texts(trained, [r.source for r in trained.corpus.splits[name].references])
-            write_whole(run.path / f"predictions.{name}.txt", "".join(f"{text}\n" for text in outputs))
+def _write_outputs(config: ConfigDict, run: Run, trained: Trained, outputs: list[dict[str, list[str]]]) -> None:
+    """The first seed's translations; and what tests of differences need, so that nobody decodes again.
+
+    scores.npz has, of every split, `SPLIT.bleu` and `SPLIT.bleu_13a`, [seeds, sentences, 10]; and the first seed's
+    attention on the first held-out references, `attention.0`, … with their words.
+    """
+    splits = trained.corpus.splits
+    scores: dict[str, Any] = {}
+    for name, hypotheses in outputs[0].items():
+        write_whole(run.path / f"predictions.{name}.txt", "".join(f"{text}\n" for text in hypotheses))
+        rows = [sentence_scores(splits[name], seed[name], config) for seed in outputs]
+        scores |= {f"{name}.{measure}": np.stack([row[measure] for row in rows]) for measure in rows[0]}
+    if trained.programs.alignment is not None and outputs[0]:
+        scores |= _kept_attention(trained, splits[next(iter(outputs[0]))])
+    np.savez_compressed(run.path / "scores.npz", **scores)
+
+
+def _kept_attention(trained: Trained, split: Split) -> dict[str, np.ndarray]:
+    places = range(min(KEPT_ATTENTION, len(split.source)))
+    sides = [Sentences.join(side[place] for place in places) for side in (split.source, split.target)]
+    words = [tokenizer.words for tokenizer in (trained.corpus.source, trained.corpus.target)]
+    kept = {f"attention.{place}": matrix for place, matrix in enumerate(align(trained, *sides))}
+    for name, side, read in zip(("source", "target"), sides, words, strict=True):
+        kept |= {f"attention.{place}.{name}": np.array(read(side[place])) for place in places}
+    return kept
 
 
 def _cost(config: ConfigDict, corpus: Corpus, programs: Translator) -> dict:
@@ -403,5 +432,5 @@ EXPERIMENT = Experiment(
     prepare=prepare,
     identify=lambda config: identify(DataConfig(**config.data)),
     dynamic=DYNAMIC,
-    metric=("validation.bleu", False),
+    flops=lambda config, folder: _cost(config, *open_corpus(config, folder))["flops"],
 )

@@ -1,5 +1,6 @@
 """Means with their intervals."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,16 +31,16 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
 
 
 def resampled_sums(rows: Float[np.ndarray, "n d"], resamples: int) -> Float[np.ndarray, "resamples d"]:
-    """The sums of `resamples` draws of n rows with replacement; the draws depend on n alone.
+    """The sums of `resamples` draws of n rows with replacement; the draws depend on n alone."""
+    return _counts(len(rows), resamples) @ rows
 
-    As products with the counts of how often each row was drawn, a hundred draws at a time.
-    """
-    generator, found = np.random.default_rng(len(rows)), []
-    for first in range(0, resamples, 100):
-        drawn = generator.integers(len(rows), size=(min(100, resamples - first), len(rows)))
-        counts = np.stack([np.bincount(row, minlength=len(rows)) for row in drawn])
-        found.append(counts @ rows)
-    return np.concatenate(found)
+
+@functools.lru_cache(maxsize=2)
+def _counts(n: int, resamples: int) -> Float[np.ndarray, "resamples n"]:
+    """How often each of n rows is drawn."""
+    generator = np.random.default_rng(n)
+    drawn = (generator.integers(n, size=n) for _ in range(resamples))
+    return np.stack([np.bincount(row, minlength=n) for row in drawn]).astype(np.float64)
 
 
 def two_level_interval(
@@ -48,12 +49,12 @@ def two_level_interval(
     """The mean over seeds of a score of sentences, with an interval over both: x̄ ± √(h_s² + h_r²).
 
     h_s is the half-width over the seeds (Student's t), h_r the normal one of the mean score over resamples of the
-    sentences; half-widths add in squares (Zou & Donner 2008, eq. 5). One seed has the interval over sentences alone.
+    sentences; half-widths add in squares (Zou & Donner 2008, eq. 5). What varies by seed and sentence is in both, so
+    that it covers rather more than it says. One seed has the interval over sentences alone.
     """
-    values = np.asarray(values, np.float64)
-    mean, seeds = float(values.mean()), 0.0
+    mean, seeds = float(np.mean(values)), 0.0
     if len(values) > 1:
-        seeds = _t_quantile(level, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+        seeds = _t_quantile(level, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     half = math.hypot(seeds, _t_quantile(level, math.inf) * np.std(of_resamples, ddof=1))
     return mean, mean - half, mean + half
 

@@ -46,12 +46,17 @@ def score_translations(
         scores["bleu"] = scores["bleu_13a"]
     else:
         name, split = splits
-        spaced = [" ".join(split(text)) for text in hypotheses]
-        groups = [[" ".join(split(text)) for text in group] for group in references]
-        bleu, signature = sacre_bleu(spaced, groups, tokenize="none")
+        bleu, signature = sacre_bleu(*spaced(hypotheses, references, split), tokenize="none")
         scores["bleu"] = bleu, signature.replace("tok:none", f"tok:{name}")
     named = ((name, *scores[name]) for name in ("bleu", "bleu_13a", "chrf"))
     return {key: value for name, score, sign in named for key, value in ((name, score), (f"{name}_signature", sign))}
+
+
+def spaced(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], split: Callable[[str], list[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Texts whose tokens stand between spaces."""
+    return [" ".join(split(text)) for text in hypotheses], [[" ".join(split(t)) for t in group] for group in references]
 
 
 def bleu_by_length(

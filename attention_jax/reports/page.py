@@ -14,6 +14,7 @@ class Table(NamedTuple):
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
+    note: str = ""
 
 
 TEMPLATE = """{% macro pictures() %}
@@ -34,6 +35,8 @@ TEMPLATE = """{% macro pictures() %}
   figure { margin: 1rem 0; } img { max-width: 100%; } figcaption { color: #555; }
   .scroll { overflow-x: auto; }
   table { border-collapse: collapse; } th, td { padding: .2rem .8rem; border-bottom: 1px solid #ddd; text-align: left; }
+  th { cursor: pointer; white-space: nowrap; } th[aria-sort=ascending]::after { content: " ↑"; }
+  th[aria-sort=descending]::after { content: " ↓"; }
   td.number { text-align: right; font-variant-numeric: tabular-nums; }
   pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; }
 </style>
@@ -43,17 +46,39 @@ TEMPLATE = """{% macro pictures() %}
 {% for table in tables %}
 {% if loop.index == 2 %}{{ pictures() }}{% endif %}
 <h2>{{ table.title }}</h2>
-<div class="scroll"><table>
-<thead><tr>{% for name in table.columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+{% if table.note %}<p>{{ table.note }}</p>
+{% endif %}<div class="scroll"><table>
+<thead><tr>{% for name in table.columns %}<th tabindex="0">{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>
-{% for row in table.rows %}<tr>{% for cell in row %}{% if cell is number %}<td class="number">{{ show(cell) }}</td>
+{% for row in table.rows %}<tr>{% for cell in row %}
+{%- if cell is number %}<td class="number" data-value="{{ cell }}">{{ show(cell) }}</td>
 {%- else %}<td>{{ cell }}</td>{% endif %}{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
 {% endfor %}
 {% if tables|length < 2 %}{{ pictures() }}{% endif %}
 {% if config %}<h2>Config</h2>
 <pre>{{ config }}</pre>
-{% endif %}</body>
+{% endif %}<script>
+// A click on a heading sorts its table by that column: numbers by value, what is empty last.
+for (const head of document.querySelectorAll("th")) {
+  const sort = () => {
+    const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+    for (const other of head.parentNode.children) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+    const body = head.closest("table").tBodies[0];
+    const key = row => { const cell = row.cells[head.cellIndex]; return cell.dataset.value ?? cell.textContent; };
+    const compare = (one, other) => {
+      const [a, b] = [key(one), key(other)];
+      if (a === "" || b === "") return (a === "") - (b === "");
+      return sign * (isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b);
+    };
+    body.append(...[...body.rows].sort(compare));
+  };
+  head.addEventListener("click", sort);
+  head.addEventListener("keydown", event => { if (event.key === "Enter") sort(); });
+}
+</script>
+</body>
 </html>
 """
 

@@ -48,8 +48,9 @@ class Experiment(NamedTuple):
     prepare: Callable[[ConfigDict, Path], str] | None = None  # its data as a data set of TFDS → how to train on it
     identify: Callable[[ConfigDict], str] = lambda config: ""  # what tells its data from other data
     dynamic: tuple[str, ...] = ("seeds",)  # keys whose values need no program of their own
+    flops: Callable[[ConfigDict, Path], float] | None = None  # of training one seed, its data in a folder
     on_cpu: str = "loop"  # how cells of a group run on a CPU, where the config leaves it open
-    metric: tuple[str, bool] = ("", False)  # what a sweep's table leads with, and whether less of it is better
+    metric: Callable[[ConfigDict], str] = lambda config: config.train.best_by  # what a sweep's table leads with
 
 
 class Request(NamedTuple):

@@ -10,11 +10,14 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.reports.page import render, show_number
+from attention_jax.runs.answer import write_answer
 from attention_jax.runs.experiment import Experiment, Request, finished
 from attention_jax.runs.folder import Run, flatten, read_config, refuse_other, to_json, write_result, write_whole
 from attention_jax.runs.lines import read_lines
-from attention_jax.runs.sweeping import describe_plan, failures, make_plan, open_sweep, work
+from attention_jax.runs.planning import describe_plan, make_plan
+from attention_jax.runs.sweeps import Sweep, failures, is_sweep, open_sweep
 from attention_jax.runs.training import train_run
+from attention_jax.runs.working import work
 from attention_jax.sweeps.cells import without_settings
 from attention_jax.sweeps.engines import ENGINES, Work
 from attention_jax.training.cost import cost
@@ -46,8 +49,10 @@ def evaluate(experiment: Experiment, request: Request) -> None:
 
 
 def report(experiment: Experiment, request: Request) -> None:
-    """Draw a finished run's figures and write its page again."""
+    """Draw the figures of a finished run, or of a sweep, and write its page again."""
     request.require_run()
+    if is_sweep(request.workdir):
+        return _print_answer(open_sweep(experiment, request.workdir))
     request = request._replace(config=without_settings(request.config))
     with request.open() as run:
         result = run.result()
@@ -107,10 +112,17 @@ def sweep(experiment: Experiment, request: Request) -> None:
     command = (*request.command, "--mode=work", f"--workdir={planned.path.absolute()}")
     settings = planned.config.sweep
     ENGINES[settings.engine](Work(here, command, Path.cwd(), planned.path / "logs"), settings)
+    _print_answer(planned)
     failed = failures(planned)
     if failed:
         shown = "\n".join(f"  {planned.cell(name)}: {line}" for name, line in failed.items())
         raise UserError(f"{len(failed)} of {len(planned.plan.cells)} cells failed:\n{shown}")
+
+
+def _print_answer(sweep: Sweep) -> None:
+    page = write_answer(sweep)
+    print((sweep.path / "table.md").read_text(encoding="utf-8"))
+    print(page)
 
 
 def show_plan(experiment: Experiment, request: Request) -> None:
@@ -120,7 +132,7 @@ def show_plan(experiment: Experiment, request: Request) -> None:
 
 def work_on_sweep(experiment: Experiment, request: Request) -> None:
     """Do what is missing of a planned sweep; what engines start."""
-    work(open_sweep(experiment, request))
+    work(open_sweep(experiment, request.workdir))
 
 
 def _alone(mode: Callable[[Experiment, Request], None]) -> Callable[[Experiment, Request], None]:

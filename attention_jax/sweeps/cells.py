@@ -33,22 +33,24 @@ def resolve(
     configure: Callable[[str], ConfigDict],
     identify: Callable[[ConfigDict], str],
     code: str,
+    adjust: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = lambda configs: configs,
 ) -> list[Cell]:
     """Every cell, each once. `configure` gives a variant's config ("": the one asked for); `identify` tells its data.
 
+    `adjust` may change values of the configs, once they are checked; what it changes is an override like others.
     Raises UserError for an empty space, a key that the config does not have (with the nearest), or a value of
     another type, before anything runs.
     """
     if not space:
         raise UserError("sweep: the space is empty: not a cell to run.")
-    bases: dict[str, _Base] = {}
+    variants = {overrides.get(VARIANT, "") for overrides in space}
+    bases = {variant: _Base(configure(variant)) for variant in sorted(variants)}
+    asked = [bases[overrides.get(VARIANT, "")].with_(overrides) for overrides in space]
     found: dict[str, Cell] = {}
-    for overrides in space:
-        variant = overrides.get(VARIANT, "")
-        if variant not in bases:
-            bases[variant] = _Base(configure(variant))
-        config = bases[variant].with_(overrides)
-        cell = Cell(_name(config, bases[variant].identity(config, identify), code), overrides, config)
+    for overrides, before, config in zip(space, asked, adjust(asked), strict=True):
+        changed = {key: value for key, value in config.items() if before[key] != value}
+        identity = bases[overrides.get(VARIANT, "")].identity(config, identify)
+        cell = Cell(_name(config, identity, code), overrides | changed, config)
         found.setdefault(cell.name, cell)
     return list(found.values())
 

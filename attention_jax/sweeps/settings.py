@@ -3,11 +3,11 @@
 SWEEP = {
     "engine": "inline",  # in this process; or processes, slurm
     "workers": 2,  # processes, or tasks of a job array
-    "metric": "",  # what the table leads with, such as validation.bleu; empty: the experiment's own
-    "lower_is_better": False,  # of that metric, where it is named here
+    "metric": "",  # what the table leads with, such as validation.bleu; empty: config.train.best_by
     "baseline": "",  # the overrides of the row that others are tested against, as KEY=VALUE,…; empty: the first row
     "match": "",  # flops: every variant gets as many training FLOPs as the baseline, within 1%
     "match_by": "train.steps",  # the whole number that is solved for
+    "match_unit": 1,  # of which it is a multiple, such as the number of heads for a width
     "any_code": False,  # take cells that other versions of the code made for done
     "partition": "",  # of SLURM, and what a task gets there
     "minutes": 60,

@@ -13,8 +13,8 @@ from attention_jax.data.config import DataConfig
 from attention_jax.data.grammar import sentence_pairs
 from attention_jax.data.importing import export_to_tfds, require_usable
 from attention_jax.data.tokenizers import SUBWORDS
-from attention_jax.runs.folder import flatten
 from attention_jax.runs.experiment import Request
+from attention_jax.runs.folder import flatten
 from attention_jax.runs.modes import MODES
 from attention_jax.sweeps.cells import without_settings
 from configs import kernel_regression, nmt

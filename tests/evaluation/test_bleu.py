@@ -76,7 +76,7 @@ def test_bleu_by_length_puts_every_sentence_in_one_group():
 
 
 def test_bleu_of_summed_statistics_is_sacrebleus_whatever_sentences_are_summed(random):
-    words = np.array("a b c d e .".split())
+    words = np.array(["a", "b", "c", "d", "e", "."])
     hypotheses, references = ([" ".join(random.choice(words, size=8)) for _ in range(40)] for _ in range(2))
     statistics = bleu_statistics(hypotheses, [[text] for text in references])
     for size in (1, 2, 5, 40):  # few sentences have orders without a match, which are smoothed

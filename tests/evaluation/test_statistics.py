@@ -39,7 +39,7 @@ def test_an_interval_over_seeds_and_sentences_covers_the_mean_over_both(random, 
         resampled = resampled_sums(rows.mean(0)[:, None], 200)[:, 0] / sentences
         return two_level_interval(rows.mean(1), resampled)
 
-    assert covered(np.array([draw() for _ in range(DRAWS)])) == pytest.approx(0.95, abs=0.02)
+    assert 0.935 <= covered(np.array([draw() for _ in range(DRAWS)])) <= 0.98  # rather too wide: see its docstring
 
 
 def test_resampled_sums_are_those_of_rows_drawn_with_replacement(random):

@@ -1,0 +1,309 @@
+"""A sweep's table and figures, of settings that were compared elsewhere."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attention_jax.reports.figures import Figure, heatmaps, new_figure, save
+from attention_jax.reports.page import Table, show_number
+
+MOST_CURVES = 8
+MOST_MAPS = 6
+NAMED = 16  # settings whose names have room beside a figure
+
+
+class Curve(NamedTuple):
+    """What a cell logged of a metric."""
+
+    name: str
+    steps: list[int]
+    values: list[float]
+
+
+class Setting(NamedTuple):
+    """Cells that differ in seeds alone."""
+
+    overrides: dict[str, Any]
+    values: dict[int, float]  # seed → metric
+    scores: dict[int, np.ndarray]  # seed → BLEU's statistics of every sentence
+    cost: dict[str, float]
+    ends: list[str]  # of the cells without a value
+    curves: list[Curve]
+    attention: dict[str, Any] | None
+
+
+class Row(NamedTuple):
+    """A setting's place in the table; None where there is nothing to say."""
+
+    setting: Setting
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    difference: float | None = None  # to the baseline
+    p_seeds: float | None = None
+    p_flips: float | None = None
+    p_sentences: float | None = None
+    p_bootstrap: float | None = None
+    p_adjusted: float | None = None
+
+
+class Answer(NamedTuple):
+    """All rows, the best and the baseline among them."""
+
+    metric: str
+    lower_is_better: bool
+    rows: list[Row]
+    best: int
+    baseline: int
+    warning: str
+
+
+def table_of(answer: Answer) -> Table:
+    """The settings, best first; columns that say nothing anywhere are left out."""
+    order = _best_first(answer)
+    columns: dict[str, list[Any]] = {
+        _short(key, _keys(answer)): [answer.rows[place].setting.overrides.get(key, "") for place in order]
+        for key in _keys(answer)
+    }
+    rows = [answer.rows[place] for place in order]
+    columns |= {
+        "seeds": [len(row.setting.values) for row in rows],
+        answer.metric: [row.mean for row in rows],
+        "95% from": [row.low for row in rows],
+        "to": [row.high for row in rows],
+        "": [_mark(answer, place) for place in order],
+        "difference": [row.difference for row in rows],
+        "p, t over seeds": [row.p_seeds for row in rows],
+        "p, sign flips": [row.p_flips for row in rows],
+        "p, sentences swapped": [row.p_sentences for row in rows],
+        "p, sentences resampled": [row.p_bootstrap for row in rows],
+        "p, Holm": [row.p_adjusted for row in rows],
+        "parameters": [_whole(row.setting.cost.get("cost.parameters")) for row in rows],
+        "training FLOPs": [row.setting.cost.get("cost.flops") for row in rows],
+        "seconds": [row.setting.cost.get("cost.seconds") for row in rows],
+        "tokens a second": [row.setting.cost.get("cost.tokens_per_second") for row in rows],
+        "not counted": [_ends(row.setting.ends) for row in rows],
+    }
+    kept = {name: values for name, values in columns.items() if any(value not in (None, "") for value in values)}
+    cells = [tuple("" if value is None else value for value in row) for row in zip(*kept.values(), strict=True)]
+    return Table(f"{answer.metric}, means over seeds with 95% intervals", tuple(kept), cells, _caption(answer))
+
+
+def write_tables(table: Table, folder: Path) -> None:
+    """The table as table.md, table.csv and table.tex."""
+    from tabulate import tabulate
+
+    shown = [[show_number(cell) if isinstance(cell, (int, float)) else str(cell) for cell in row] for row in table.rows]
+    for name, kind in (("table.md", "github"), ("table.tex", "latex_booktabs")):
+        text = tabulate(shown, headers=list(table.columns), tablefmt=kind, disable_numparse=True)
+        (folder / name).write_text(f"{text}\n" + (f"\n{table.note}\n" if name == "table.md" else ""), encoding="utf-8")
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([table.columns, *table.rows])
+    (folder / "table.csv").write_text(text.getvalue(), encoding="utf-8")
+
+
+def figures_of(answer: Answer, folder: Path) -> list[Figure]:
+    """Every figure that the settings have something to show on."""
+    drawn = [_intervals(answer, folder / "settings.png")]
+    rows = [row for row in answer.rows if row.mean is not None]
+    numeric = [key for key in _keys(answer) if len(_numbers(rows, key)) > 2]
+    if numeric:
+        drawn.append(_slices(answer, numeric, folder / "slices.png"))
+    if len({row.setting.cost.get("cost.flops") for row in rows} - {None}) > 1:
+        drawn.append(_pareto(answer, folder / "pareto.png"))
+    if any(len(curve.steps) > 1 for row in rows for curve in row.setting.curves):
+        drawn.append(_curves(answer, folder / "curves.png"))
+    if sum(row.setting.attention is not None for row in rows) > 1:
+        drawn.append(_maps(answer, folder / "attention.png"))
+    return drawn
+
+
+def _intervals(answer: Answer, path: Path) -> Figure:
+    """Means with their intervals, the best on top."""
+    order = [place for place in _best_first(answer) if answer.rows[place].mean is not None][: 4 * NAMED][::-1]
+    figure, axes = new_figure(1, 1, 7.0, max(2.0, 0.24 * len(order) + 1.2))
+    axis = axes[0, 0]
+    for height, place in enumerate(order):
+        row = answer.rows[place]
+        colour = "tab:orange" if place == answer.baseline else "tab:blue"
+        if row.low is not None:
+            axis.plot([row.low, row.high], [height, height], color=colour, linewidth=1.5)
+        axis.plot([row.mean], [height], "o", color=colour, markersize=4)
+    axis.set_yticks(range(len(order)), [_name(answer, place) for place in order], fontsize=7)
+    axis.set_xlabel(answer.metric)
+    axis.grid(alpha=0.3, axis="x")
+    return save(figure, path, f"{answer.metric} of each setting with its 95% interval; the baseline in orange.")
+
+
+def _slices(answer: Answer, keys: Sequence[str], path: Path) -> Figure:
+    """The metric against each number that was swept, a dot a setting, a line through the best at each value."""
+    figure, axes = new_figure(1, len(keys), 3.2, 2.8, sharey=True)
+    rows = [row for row in answer.rows if row.mean is not None]
+    for axis, key in zip(axes[0], keys, strict=True):
+        values = _numbers(rows, key)
+        pairs = [(row.setting.overrides[key], float(row.mean or 0)) for row in rows if key in row.setting.overrides]
+        axis.plot(*zip(*pairs, strict=True), "o", color="tab:blue", alpha=0.5, markersize=4)
+        pick = min if answer.lower_is_better else max
+        axis.plot(values, [pick(mean for x, mean in pairs if x == value) for value in values], color="tab:blue")
+        if min(values) > 0 and max(values) / min(values) > 8:
+            axis.set_xscale("log")
+        axis.set_xlabel(_short(key, _keys(answer)))
+        axis.grid(alpha=0.3)
+    axes[0, 0].set_ylabel(answer.metric)
+    return save(figure, path, f"{answer.metric} against each number that was swept; the line joins the best at each.")
+
+
+def _pareto(answer: Answer, path: Path) -> Figure:
+    """Quality against training FLOPs, with the front that no setting beats in both."""
+    figure, axes = new_figure(1, 1, 6.4, 3.8)
+    axis, sign = axes[0, 0], -1 if answer.lower_is_better else 1
+    known = [p for p, row in enumerate(answer.rows) if row.mean is not None and "cost.flops" in row.setting.cost]
+    points = sorted(
+        (answer.rows[p].setting.cost["cost.flops"], -sign * float(answer.rows[p].mean or 0), p) for p in known
+    )
+    front, best = [], -np.inf
+    for flops, negative, place in points:
+        axis.plot([flops], [-sign * negative], "o", markersize=5)
+        axis.annotate(
+            _name(answer, place), (flops, -sign * negative), fontsize=6, xytext=(4, 3), textcoords="offset points"
+        )
+        if -negative > best:
+            front.append((flops, -sign * negative))
+            best = -negative
+    axis.plot(*zip(*front, strict=True), "--", color="grey", linewidth=1)
+    axis.set_xscale("log")
+    axis.set_xlabel("training FLOPs of a seed")
+    axis.set_ylabel(answer.metric)
+    axis.margins(x=0.15)
+    axis.grid(alpha=0.3)
+    return save(
+        figure, path, f"{answer.metric} against training FLOPs; the dashed front joins what nothing beats in both."
+    )
+
+
+def _curves(answer: Answer, path: Path) -> Figure:
+    """Learning curves of the first settings, means over seeds in bands from the least to the most."""
+    figure, axes = new_figure(1, 1, 6.4, 3.8)
+    axis, name = axes[0, 0], ""
+    for place in _best_first(answer)[:MOST_CURVES]:
+        curves = [curve for curve in answer.rows[place].setting.curves if len(curve.steps) > 1]
+        if curves:
+            steps = sorted(set.intersection(*(set(curve.steps) for curve in curves)))
+            lines = np.array([[dict(zip(c.steps, c.values, strict=True))[step] for step in steps] for c in curves])
+            (line,) = axis.plot(steps, lines.mean(0), label=_name(answer, place), linewidth=1.2)
+            axis.fill_between(steps, lines.min(0), lines.max(0), alpha=0.2, color=line.get_color(), linewidth=0)
+            name = curves[0].name
+    axis.set_xlabel("step")
+    axis.set_ylabel(name)
+    axis.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=7)
+    return save(
+        figure, path, f"{name} by step, the mean over seeds in a band from the least to the most; the best settings."
+    )
+
+
+def _maps(answer: Answer, path: Path) -> Figure:
+    """The attention of the settings' first seeds on one held-out pair of sentences."""
+    places = [place for place in _best_first(answer) if answer.rows[place].setting.attention is not None][:MOST_MAPS]
+    found: list[Any] = [answer.rows[place].setting.attention for place in places]
+    columns = min(3, len(places))
+    height = -(-len(places) // columns)
+    longest = [max(matrix[""].shape[axis] for matrix in found) for axis in (0, 1)]
+    grid = np.zeros((height, columns, *longest))
+    names: list[list[str]] = [[""] * columns for _ in range(height)]
+    words: list[list[list[Sequence[str]]]] = [[[()] * columns for _ in range(height)] for _ in range(2)]
+    for number, (place, maps) in enumerate(zip(places, found, strict=True)):
+        row, col = divmod(number, columns)
+        grid[row, col, : maps[""].shape[0], : maps[""].shape[1]] = maps[""]
+        names[row][col] = _name(answer, place)
+        words[0][row][col], words[1][row][col] = list(maps[".source"]), list(maps[".target"])
+    return heatmaps(
+        grid,
+        path,
+        "Attention on one held-out pair of sentences, teacher forced, by setting (first seed).",
+        titles=names,
+        key_labels=words[0],
+        query_labels=words[1],
+        xlabel="source",
+        ylabel="reference",
+        top=1.0,
+        cell=(3.4, 3.0),
+    )
+
+
+def _keys(answer: Answer) -> list[str]:
+    """The keys that differ between settings."""
+    keys = list(dict.fromkeys(key for row in answer.rows for key in row.setting.overrides))
+    return [key for key in keys if len({repr(row.setting.overrides.get(key)) for row in answer.rows}) > 1] or keys[:1]
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """A key's last part, or as much of it as tells it from the others."""
+    parts = key.removesuffix(".name").split(".")
+    for count in range(1, len(parts)):
+        name = ".".join(parts[-count:])
+        if sum(other.endswith(f".{name}") or other == name for other in keys) == 1:
+            return name
+    return key
+
+
+def _name(answer: Answer, place: int) -> str:
+    overrides, keys = answer.rows[place].setting.overrides, _keys(answer)
+    values = [(_short(key, keys), overrides[key]) for key in keys if key in overrides]
+    if len(values) == 1:
+        return str(values[0][1])
+    return ", ".join(f"{name} {show_number(v) if isinstance(v, (int, float)) else v}" for name, v in values)
+
+
+def _numbers(rows: Sequence[Row], key: str) -> list[float]:
+    """The numbers that a key was set to, in rising order."""
+    values = {row.setting.overrides.get(key) for row in rows if not isinstance(row.setting.overrides.get(key), list)}
+    is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    return sorted(value for value in values if value is not None) if is_number else []
+
+
+def _best_first(answer: Answer) -> list[int]:
+    """The places of all rows, those without a mean last."""
+
+    def rank(place):
+        mean = answer.rows[place].mean
+        return mean is None, 0.0 if mean is None else mean * (1 if answer.lower_is_better else -1)
+
+    return sorted(range(len(answer.rows)), key=rank)
+
+
+def _mark(answer: Answer, place: int) -> str:
+    marks = {"best": place == answer.best, "baseline": place == answer.baseline}
+    return ", ".join(name for name, holds in marks.items() if holds)
+
+
+def _ends(ends: Sequence[str]) -> str:
+    return ", ".join(f"{ends.count(end)} {end}" for end in dict.fromkeys(ends))
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _caption(answer: Answer) -> str:
+    has: Mapping[str, bool] = {
+        "sentences": any(row.p_sentences is not None for row in answer.rows),
+        "seeds": any(row.p_seeds is not None for row in answer.rows),
+    }
+    parts = []
+    if has["sentences"]:
+        parts.append(
+            "Intervals are over seeds and sentences. p-values against the baseline: over sentences by approximate "
+            "randomization (swapped) and paired bootstrap (resampled, sacreBLEU's), which take the trained models as "
+            "they are; over seeds by paired t and exact sign flips. Holm's correction is of the swapped ones."
+        )
+    elif has["seeds"]:
+        parts.append(
+            "Intervals are over seeds. p-values against the baseline: paired t and exact sign flips over seeds; Holm's "
+            "correction is of the former."
+        )
+    return " ".join((*parts, answer.warning)).strip()

@@ -1,0 +1,198 @@
+"""A sweep's answer: its cells read, its settings compared, and tables, figures and a page written. Nothing is run."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attention_jax.errors import UserError
+from attention_jax.evaluation.bleu import bleu_of_statistics
+from attention_jax.evaluation.significance import (
+    RESAMPLES,
+    approximate_randomization,
+    holm,
+    paired_bootstrap,
+    paired_t,
+    seeds_needed,
+    sign_flip,
+)
+from attention_jax.evaluation.statistics import mean_interval, resampled_sums, two_level_interval
+from attention_jax.reports.page import render
+from attention_jax.reports.sweep import Answer, Curve, Row, Setting, figures_of, table_of, write_tables
+from attention_jax.runs.folder import Run, flatten, to_json, write_whole
+from attention_jax.runs.sweeps import Sweep, read_result
+
+LEVEL = 0.05
+LOWER = ("loss", "perplexity", "error", "mse", "seconds", "flops")  # metrics of which less is better
+ENDS = {"diverged": "diverged", "dropped": "dropped at a rung"}
+COSTS = ("cost.parameters", "cost.flops", "cost.seconds", "cost.tokens_per_second")
+
+
+def write_answer(sweep: Sweep) -> Path:
+    """Read every cell, and write table.md, .csv and .tex, figures/ and report.html; the page's path.
+
+    Raises UserError where no cell is done, or none has the metric.
+    """
+    answer = compare(sweep)
+    folder = sweep.path / "figures"
+    folder.mkdir(exist_ok=True)
+    figures = figures_of(answer, folder)
+    table = table_of(answer)
+    write_tables(table, sweep.path)
+    page = render(f"{sweep.config.experiment}: {sweep.path.name}", [table], figures, to_json(sweep.config))
+    write_whole(sweep.path / "report.html", page)
+    return sweep.path / "report.html"
+
+
+def compare(sweep: Sweep) -> Answer:
+    """Every setting with its mean, interval and tests against the baseline."""
+    metric, lower = _metric(sweep)
+    settings = _settings(sweep, metric)
+    if not any(setting.values for setting in settings):
+        raise UserError(f"{sweep.path}: no finished cell has {metric!r}: name another with --config.sweep.metric=….")
+    baseline = _baseline(sweep, settings)
+    rows = [_row(setting, settings[baseline], is_baseline=place == baseline) for place, setting in enumerate(settings)]
+    chosen = [row.p_sentences if row.p_sentences is not None else row.p_seeds for row in rows]
+    adjusted = holm([float("nan") if p is None else p for p in chosen])
+    rows = [row._replace(p_adjusted=None if p != p else p) for row, p in zip(rows, adjusted, strict=True)]
+    means = [row.mean if row.mean is not None else float("inf") * (1 if lower else -1) for row in rows]
+    best = int(np.argmin(means) if lower else np.argmax(means))
+    return Answer(metric, lower, rows, best, baseline, _warning(settings, rows))
+
+
+def _settings(sweep: Sweep, metric: str) -> list[Setting]:
+    """The cells that differ in seeds alone, together, in the plan's order."""
+    groups: dict[str, list[str]] = {}
+    for name in sweep.plan.cells:
+        groups.setdefault(sweep.setting_of(name), []).append(name)
+    return [_setting(sweep, metric, names) for names in groups.values()]
+
+
+def _setting(sweep: Sweep, metric: str, names: Sequence[str]) -> Setting:
+    values: dict[int, float] = {}
+    costs: list[dict[str, float]] = []
+    scores: dict[int, np.ndarray] = {}
+    ends: list[str] = []
+    first = None
+    for name in names:
+        result = read_result(sweep.cell(name))
+        if result is None or result["status"] in ENDS:
+            ends.append(ENDS[result["status"]] if result else "missing")
+            continue
+        first = first or name
+        members = result.get("members") or [result]
+        for place, (seed, member) in enumerate(zip(result["seeds"], members, strict=False)):
+            value = flatten(member).get(metric)
+            if value is None:
+                continue
+            values[seed] = value
+            kept = _sentence_scores(sweep.cell(name), metric, place)
+            scores |= {} if kept is None else {seed: kept}
+        costs.append({key: value for key, value in flatten(result).items() if key in COSTS})
+    overrides = {key: value for key, value in sweep.plan.cells[names[0]].overrides.items() if key != "seeds"}
+    cost = {key: float(np.mean([c[key] for c in costs])) for key in COSTS if costs and all(key in c for c in costs)}
+    curves = [_curve(sweep, name, metric) for name in names if sweep.is_done(name)]
+    attention = _attention(sweep.cell(first)) if first else None
+    return Setting(overrides, values, scores if len(scores) == len(values) else {}, cost, ends, curves, attention)
+
+
+def _sentence_scores(cell: Path, metric: str, place: int) -> np.ndarray | None:
+    path = cell / "scores.npz"
+    if metric.partition(".")[2] not in ("bleu", "bleu_13a") or not path.exists():
+        return None
+    with np.load(path) as found:
+        return found[metric][place] if metric in found else None
+
+
+def _curve(sweep: Sweep, name: str, metric: str) -> Curve:
+    """A cell's metric, or its training loss where that is not logged, by step."""
+    lines = Run(sweep.cell(name), 0.0).metrics()
+    logged = metric if any(metric in line for line in lines) else "train.loss"
+    return Curve(logged, [line["step"] for line in lines if logged in line], [x[logged] for x in lines if logged in x])
+
+
+def _attention(cell: Path) -> dict[str, Any] | None:
+    path = cell / "scores.npz"
+    if not path.exists():
+        return None
+    with np.load(path) as found:
+        if "attention.0" not in found:
+            return None
+        return {part: found[f"attention.0{part}"] for part in ("", ".source", ".target")}
+
+
+def _row(setting: Setting, baseline: Setting, is_baseline: bool) -> Row:
+    values = list(setting.values.values())
+    if not values:
+        return Row(setting)
+    common = [] if is_baseline else [seed for seed in setting.values if seed in baseline.values]
+    pair = [[side.values[seed] for seed in common] for side in (setting, baseline)]
+    has_pairs = len(common) > 1
+    rows = None
+    if setting.scores and baseline.scores and common:
+        rows = [np.concatenate([side.scores[seed] for seed in common], axis=-1) for side in (setting, baseline)]
+    return Row(
+        setting,
+        *_interval(setting),
+        difference=float(np.mean(pair[0]) - np.mean(pair[1])) if common else None,
+        p_seeds=_known(paired_t(*pair)) if has_pairs else None,
+        p_flips=sign_flip(*pair) if has_pairs else None,
+        p_sentences=approximate_randomization(_mean_bleu, *rows) if rows else None,
+        p_bootstrap=paired_bootstrap(_mean_bleu, *rows) if rows else None,
+    )
+
+
+def _interval(setting: Setting) -> tuple[float, float | None, float | None]:
+    """Over seeds and sentences where the sentences are known, else over seeds."""
+    values = list(setting.values.values())
+    if setting.scores:
+        rows = np.concatenate([setting.scores[seed] for seed in setting.values], axis=-1)
+        found = two_level_interval(values, _mean_bleu(resampled_sums(rows, RESAMPLES)))
+    else:
+        found = mean_interval(values)
+    mean, low, high = found
+    return mean, _known(low), _known(high)
+
+
+def _mean_bleu(sums: np.ndarray) -> np.ndarray:
+    """The mean over seeds of BLEU, whose statistics stand side by side."""
+    return bleu_of_statistics(sums.reshape(*sums.shape[:-1], -1, 10)).mean(-1)
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else value
+
+
+def _metric(sweep: Sweep) -> tuple[str, bool]:
+    """What is compared, and whether less of it is better: of losses and errors."""
+    name = sweep.config.sweep.metric or sweep.experiment.metric(sweep.config)
+    return name, any(part in name.rpartition(".")[2] for part in LOWER)
+
+
+def _baseline(sweep: Sweep, settings: Sequence[Setting]) -> int:
+    asked = sweep.config.sweep.baseline
+    wanted = dict(part.split("=", 1) for part in asked.split(",") if "=" in part)
+    found = [place for place, setting in enumerate(settings) if _matches(setting.overrides, wanted)]
+    if not found or (asked and not wanted):
+        keys = ", ".join(f"{key}={value}" for key, value in settings[0].overrides.items())
+        raise UserError(f"config.sweep.baseline={asked!r}: no setting is that; the first is {keys}.")
+    return found[0]
+
+
+def _matches(overrides: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    return all(str(overrides.get(key)) == value for key, value in wanted.items())
+
+
+def _warning(settings: Sequence[Setting], rows: Sequence[Row]) -> str:
+    """What the table cannot find, with so few seeds."""
+    seeds = max(len(setting.values) for setting in settings)
+    comparisons = sum(row.p_flips is not None for row in rows)
+    if seeds < 2:
+        return "One seed: no interval over seeds, and no test over them."
+    if comparisons and comparisons * 2.0 ** (1 - seeds) > LEVEL:
+        return (
+            f"With {seeds} seeds the sign-flip test cannot go below p = {2.0 ** (1 - seeds):.2g}: to find one of "
+            f"{comparisons} differences at 5% after Holm's correction it needs {seeds_needed(comparisons)} seeds."
+        )
+    return ""

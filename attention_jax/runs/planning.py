@@ -1,0 +1,176 @@
+"""Planning a sweep: every cell checked before anything runs, and what shares a program."""
+
+import functools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.runs.experiment import Experiment, Request
+from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
+from attention_jax.runs.machine import free_memory
+from attention_jax.runs.sweeps import Sweep, data_folder, open_sweep
+from attention_jax.runs.training import tell
+from attention_jax.sweeps.cells import NOT_OF_A_CELL, Cell, code_version, nested, resolve, without_settings
+from attention_jax.sweeps.engines import ENGINES
+from attention_jax.sweeps.matching import matched
+from attention_jax.sweeps.plan import LOOP, VMAP, Group, extend, read_plan, require_dynamic
+from attention_jax.sweeps.plan import to_json as plan_to_json
+from attention_jax.training.cost import cost
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CODE = ("attention_jax", "experiments")
+
+
+def make_plan(experiment: Experiment, request: Request) -> Sweep:
+    """Resolve and check every cell, and write the plan with those that it did not have yet.
+
+    Without a config, the plan as it is.
+    """
+    if request.space is None or request.configure is None:
+        return open_sweep(experiment, request.workdir)
+    config, path = request.config, request.workdir
+    _require_settings(config, experiment)
+    code = code_version(ROOT, CODE)
+    adjust = functools.partial(_match, experiment, config, path)
+    cells = resolve(request.space(), request.configure, experiment.identify, code, adjust)
+    with hold(path):
+        stored, plan = read_config(path), read_plan(path / "plan.json")
+        if stored is not None and plan is None:
+            raise UserError(f"{path}: holds a run, not a sweep. Choose another --workdir.")
+        if stored is not None:
+            refuse_other(path, without_settings(stored), without_settings(config))
+        if plan is not None and plan.code != code:
+            cells = _of_other_code(Sweep(path, experiment, config, plan), cells, code)
+
+        def choose(cell, count):
+            return _how(experiment, config, nested(cell.config), count)
+
+        plan = extend(plan, cells, code, experiment.dynamic, choose)
+        write_whole(path / "config.json", to_json(config))
+        write_whole(path / "plan.json", plan_to_json(plan))
+    return Sweep(path, experiment, config, plan)
+
+
+def describe_plan(sweep: Sweep) -> str:
+    """A line a group: its settings, how it runs, what is done, and an estimate of the rest from one timed step."""
+    from tabulate import tabulate
+
+    rows, total = [], 0.0
+    for group in sweep.plan.groups:
+        names = [name for wave in group.waves for name in wave]
+        missing = [name for name in names if not sweep.is_done(name)]
+        seconds, size = _timed_step(sweep, group) if missing else (0.0, 0)
+        seeds = len(sweep.config_of(names[0]).seeds)
+        total += (left := seconds * sweep.steps(group) * seeds * len(missing))
+        statics = {
+            key for name in names for key in sweep.plan.cells[name].overrides if key not in sweep.experiment.dynamic
+        }
+        shown = sweep.plan.cells[names[0]].overrides
+        rows.append(
+            {
+                "group": ", ".join(f"{key}={shown[key]}" for key in sorted(statics)) or "one program",
+                "cells": len(names),
+                "done": len(names) - len(missing),
+                "how": f"{group.how}, {len(group.waves)} waves" if group.how == VMAP else group.how,
+                "memory a member": f"{size / 2**20:,.0f} MiB",
+                "left": f"{left / 60:,.1f} min",
+            }
+        )
+    table = tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
+    return f"{table}\n\n{len(sweep.plan.cells)} cells; about {total / 60:,.1f} minutes of training left, one at a time"
+
+
+def _of_other_code(sweep: Sweep, cells: Sequence[Cell], code: str) -> list[Cell]:
+    """The cells, those that other code made by their names there. Raises UserError unless that was asked for."""
+    done = sum(map(sweep.is_done, sweep.plan.cells))
+    if not sweep.config.sweep.any_code:
+        raise UserError(
+            f"{sweep.path}: its {len(sweep.plan.cells)} cells, {done} of them done, were made by other code "
+            f"({sweep.plan.code}; this is {code}). Choose another --workdir, or mix them: --config.sweep.any_code=True."
+        )
+    by_config = {name.partition("-")[0]: name for name in sweep.plan.cells}
+    return [cell._replace(name=by_config.get(cell.name.partition("-")[0], cell.name)) for cell in cells]
+
+
+def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
+    missing = [name for name in NOT_OF_A_CELL if name not in config]
+    if missing:
+        raise UserError(f"config has no section {missing[0]!r}, which a sweep needs: attention_jax/sweeps/settings.py.")
+    require_dynamic(config.population.dynamic, experiment.dynamic)
+    choices = (("sweep.engine", ENGINES), ("sweep.match", ("", "flops")), ("population.how", ("auto", LOOP, VMAP)))
+    for key, known in choices:
+        section, _, name = key.partition(".")
+        if config[section][name] not in known:
+            raise UserError(f"config.{key}={config[section][name]!r}: choose one of {', '.join(map(repr, known))}.")
+    if not 0 <= config.population.halving < 1 or bool(config.population.halving) != bool(config.population.rungs):
+        raise UserError(
+            f"config.population: halving={config.population.halving} needs 0 or more and less than 1, and "
+            f"rungs={config.population.rungs} where it is more than 0."
+        )
+
+
+def _match(
+    experiment: Experiment, config: ConfigDict, path: Path, configs: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The cells' configs, all to train for as many FLOPs as the first one where that was asked for."""
+    if not config.sweep.match:
+        return configs
+    if experiment.flops is None:
+        raise UserError(f"config.sweep.match: {config.experiment} trains nothing to match.")
+
+    def flops(flat):
+        return experiment.flops(nested(flat), data_folder(path, flat))
+
+    def solve(flat):
+        found = matched(flat, config.sweep.match_by, config.sweep.match_unit, target, flops)
+        return found[config.sweep.match_by]
+
+    target, solved, found = flops(configs[0]), {}, []
+    for flat in configs:
+        statics = repr(sorted(item for item in flat.items() if item[0] not in experiment.dynamic))
+        solved[statics] = solved[statics] if statics in solved else solve(flat)
+        found.append({**flat, config.sweep.match_by: solved[statics]})
+    return found
+
+
+def _how(experiment: Experiment, config: ConfigDict, cell: ConfigDict, count: int) -> tuple[str, int]:
+    """How a new group's cells run, and how many at once."""
+    how, most = config.population.how, config.population.most
+    if how == "auto":
+        how = experiment.on_cpu if jax.default_backend() == "cpu" else VMAP
+    if how == LOOP:
+        return how, 1
+    room = most or _room(experiment, cell)
+    if room < count:
+        tell(f"{count} cells share a program: waves of {room}, which is what {'was asked' if most else 'memory takes'}")
+    return how, max(min(room, count), 1)
+
+
+def _timed_step(sweep: Sweep, group: Group) -> tuple[float, int]:
+    """Seconds of a step on zeros, compiled, and the bytes that it needs."""
+    description = sweep.experiment.describe(sweep.config_of(group.waves[0][0]))
+    program = jax.jit(description.step)
+    arguments = jax.tree.map(_zeros, description.arguments)
+    jax.block_until_ready(program(*arguments))
+    started = time.perf_counter()
+    jax.block_until_ready(program(*arguments))
+    return time.perf_counter() - started, cost(description.step, *description.arguments).bytes
+
+
+def _zeros(leaf):
+    """An array of a shape; a random key is the first."""
+    if isinstance(leaf, jax.ShapeDtypeStruct) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.split(jax.random.key(0), leaf.shape)
+    return jax.numpy.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+
+def _room(experiment: Experiment, cell: ConfigDict) -> int:
+    """How many cells a device's memory takes side by side, with a fifth of it left free."""
+    description = experiment.describe(cell)
+    needed = cost(description.step, *description.arguments).bytes * len(cell.seeds)
+    return max(int(0.8 * free_memory() / needed), 1)

@@ -1,0 +1,96 @@
+"""A sweep's folder.
+
+SWEEP/config.json      the config that was asked for, with its sections `sweep` and `population`
+SWEEP/plan.json        every cell, and which share a program
+SWEEP/cells/NAME/      a run's folder each; a cell is done when its result.json is there
+SWEEP/waves/NAME/      the lock and, while it trains, the checkpoints of cells that train together
+SWEEP/data/            corpora, imported once for all cells that share them
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.runs.experiment import Experiment
+from attention_jax.runs.folder import read_config
+from attention_jax.sweeps.cells import nested
+from attention_jax.sweeps.plan import Group, Plan, read_plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """An open sweep."""
+
+    path: Path
+    experiment: Experiment
+    config: ConfigDict
+    plan: Plan
+
+    def cell(self, name: str) -> Path:
+        """A cell's run folder."""
+        return self.path / "cells" / name
+
+    def is_done(self, name: str) -> bool:
+        """Whether the cell's result is there; one that cannot be read does not count."""
+        return read_result(self.cell(name)) is not None
+
+    @functools.cached_property
+    def groups(self) -> dict[str, Group]:
+        """Each cell's group."""
+        return {name: group for group in self.plan.groups for wave in group.waves for name in wave}
+
+    def config_of(self, name: str) -> ConfigDict:
+        """A cell's config."""
+        return nested(self.groups[name].config | self.plan.cells[name].dynamic)
+
+    def setting_of(self, name: str) -> str:
+        """What a cell shares with the cells that differ from it in seeds alone."""
+        return repr({key: value for key, value in self.plan.cells[name].overrides.items() if key != "seeds"})
+
+    def data_of(self, group: Group) -> Path:
+        """Where the cells of a group have their data: one folder for each way to read it."""
+        return data_folder(self.path, group.config)
+
+    def steps(self, group: Group) -> int:
+        """How many steps a member of a group takes; 1 where nothing is trained step by step."""
+        return group.config.get("train.steps", 1)
+
+
+def data_folder(path: Path, flat: Mapping[str, Any]) -> Path:
+    """Where in a sweep a config's data is."""
+    data = sorted(item for item in flat.items() if item[0].startswith("data."))
+    return path / "data" / hashlib.sha256(repr(data).encode()).hexdigest()[:12]
+
+
+def read_result(cell: Path) -> dict | None:
+    """A cell's result, or None where it is not there or is not whole."""
+    try:
+        return json.loads((cell / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether the folder is a sweep's."""
+    return (path / "plan.json").exists()
+
+
+def open_sweep(experiment: Experiment, path: Path) -> Sweep:
+    """The sweep as it was planned. Raises UserError where there is none."""
+    config, plan = read_config(path), read_plan(path / "plan.json")
+    if config is None or plan is None:
+        raise UserError(f"{path}: no sweep here. Start one with --mode=sweep --config=….")
+    return Sweep(path, experiment, config, plan)
+
+
+def failures(sweep: Sweep) -> dict[str, str]:
+    """The cells that failed, with the last line of what they failed with."""
+    texts = {name: sweep.cell(name) / "error.txt" for name in sweep.plan.cells if not sweep.is_done(name)}
+    return {name: path.read_text().strip().splitlines()[-1] for name, path in texts.items() if path.exists()}
