@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from attention_jax.runs.experiment import Experiment, Request
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
 from attention_jax.runs.machine import free_memory
 from attention_jax.runs.sweeps import Sweep, data_folder, open_sweep
-from attention_jax.runs.training import tell
+from attention_jax.runs.training import hyper_of, tell
 from attention_jax.sweeps.cells import NOT_OF_A_CELL, Cell, code_version, nested, resolve, without_settings
 from attention_jax.sweeps.engines import ENGINES
 from attention_jax.sweeps.matching import matched
-from attention_jax.sweeps.plan import LOOP, VMAP, Group, extend, read_plan, require_dynamic
+from attention_jax.sweeps.plan import LOOP, VMAP, extend, read_plan, require_dynamic
 from attention_jax.sweeps.plan import to_json as plan_to_json
 from attention_jax.training.cost import cost
+from attention_jax.training.step import train_steps
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CODE = ("attention_jax", "experiments")
@@ -44,11 +45,13 @@ def make_plan(experiment: Experiment, request: Request) -> Sweep:
             raise UserError(f"{path}: holds a run, not a sweep. Choose another --workdir.")
         if stored is not None:
             refuse_other(path, without_settings(stored), without_settings(config))
+        if not any((path / "cells").glob("*")):
+            plan = None  # nothing was begun
         if plan is not None and plan.code != code:
             cells = _of_other_code(Sweep(path, experiment, config, plan), cells, code)
 
         def choose(cell, count):
-            return _how(experiment, config, nested(cell.config), count)
+            return _how(experiment, config, nested(cell.config), data_folder(path, cell.config), count)
 
         plan = extend(plan, cells, code, experiment.dynamic, choose)
         write_whole(path / "config.json", to_json(config))
@@ -64,7 +67,9 @@ def describe_plan(sweep: Sweep) -> str:
     for group in sweep.plan.groups:
         names = [name for wave in group.waves for name in wave]
         missing = [name for name in names if not sweep.is_done(name)]
-        seconds, size = _timed_step(sweep, group) if missing else (0.0, 0)
+        seconds, size = (
+            _timed_step(sweep.experiment, sweep.config_of(names[0]), sweep.data_of(group)) if missing else (0.0, 0)
+        )
         seeds = len(sweep.config_of(names[0]).seeds)
         total += (left := seconds * sweep.steps(group) * seeds * len(missing))
         statics = {
@@ -120,17 +125,18 @@ def _match(
     """The cells' configs, all to train for as many FLOPs as the first one where that was asked for."""
     if not config.sweep.match:
         return configs
-    if experiment.flops is None:
+    if (count := experiment.flops) is None:
         raise UserError(f"config.sweep.match: {config.experiment} trains nothing to match.")
 
     def flops(flat):
-        return experiment.flops(nested(flat), data_folder(path, flat))
+        return count(nested(flat), data_folder(path, flat))
 
     def solve(flat):
         found = matched(flat, config.sweep.match_by, config.sweep.match_unit, target, flops)
         return found[config.sweep.match_by]
 
-    target, solved, found = flops(configs[0]), {}, []
+    target, found = flops(configs[0]), []
+    solved: dict[str, int] = {}
     for flat in configs:
         statics = repr(sorted(item for item in flat.items() if item[0] not in experiment.dynamic))
         solved[statics] = solved[statics] if statics in solved else solve(flat)
@@ -138,39 +144,51 @@ def _match(
     return found
 
 
-def _how(experiment: Experiment, config: ConfigDict, cell: ConfigDict, count: int) -> tuple[str, int]:
+def _how(experiment: Experiment, config: ConfigDict, cell: ConfigDict, data: Path, count: int) -> tuple[str, int]:
     """How a new group's cells run, and how many at once."""
     how, most = config.population.how, config.population.most
     if how == "auto":
         how = experiment.on_cpu if jax.default_backend() == "cpu" else VMAP
     if how == LOOP:
         return how, 1
-    room = most or _room(experiment, cell)
+    room = most or _room(experiment, cell, data)
     if room < count:
         tell(f"{count} cells share a program: waves of {room}, which is what {'was asked' if most else 'memory takes'}")
     return how, max(min(room, count), 1)
 
 
-def _timed_step(sweep: Sweep, group: Group) -> tuple[float, int]:
-    """Seconds of a step on zeros, compiled, and the bytes that it needs."""
-    description = sweep.experiment.describe(sweep.config_of(group.waves[0][0]))
-    program = jax.jit(description.step)
-    arguments = jax.tree.map(_zeros, description.arguments)
-    jax.block_until_ready(program(*arguments))
+def _room(experiment: Experiment, cell: ConfigDict, data: Path) -> int:
+    """How many cells a device's memory takes side by side, with a fifth of it left free."""
+    program, arguments = _one_call(experiment, cell, data)
+    needed = cost(program, *arguments).bytes * len(cell.seeds)
+    return max(int(0.8 * free_memory() / needed), 1)
+
+
+def _timed_step(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[float, int]:
+    """Seconds of a member's step, once it is compiled, and the bytes that it needs."""
+    program, arguments = _one_call(experiment, cell, data)
+    run = jax.jit(program)
+    jax.block_until_ready(run(*arguments))
     started = time.perf_counter()
-    jax.block_until_ready(program(*arguments))
-    return time.perf_counter() - started, cost(description.step, *description.arguments).bytes
+    jax.block_until_ready(run(*arguments))
+    return time.perf_counter() - started, cost(program, *arguments).bytes
+
+
+def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Callable, tuple]:
+    """A member's first training step on its data; or its program on zeros, where nothing is trained step by step."""
+    trainer = experiment.together(cell, data, LOOP).trainer
+    if trainer is None:
+        description = experiment.describe(cell)
+        return description.step, jax.tree.map(_zeros, description.arguments)
+    task, seed = trainer.task, cell.seeds[0]
+    table, rows = task.call(seed, 0, 1)
+    hyper = {name: value for name, value in hyper_of(cell, seed).items() if name != "seed"}
+    state = trainer.create(jax.random.key(seed), None)
+    return functools.partial(train_steps, task.loss, trainer.plan.schedule), (state, table, rows, 1, hyper)
 
 
 def _zeros(leaf):
-    """An array of a shape; a random key is the first."""
-    if isinstance(leaf, jax.ShapeDtypeStruct) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    """An array of a shape; a random key is any."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.split(jax.random.key(0), leaf.shape)
-    return jax.numpy.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
-
-
-def _room(experiment: Experiment, cell: ConfigDict) -> int:
-    """How many cells a device's memory takes side by side, with a fifth of it left free."""
-    description = experiment.describe(cell)
-    needed = cost(description.step, *description.arguments).bytes * len(cell.seeds)
-    return max(int(0.8 * free_memory() / needed), 1)
+    return jax.numpy.zeros(leaf.shape, leaf.dtype)
