@@ -35,7 +35,7 @@ from attention_jax.reports.translation import (
 )
 from attention_jax.runs.experiment import Description, Experiment, Together
 from attention_jax.runs.folder import Run, flatten, read_config, write_whole
-from attention_jax.runs.training import best_variables, hyper_of, last_variables, plan_of
+from attention_jax.runs.training import best_variables, last_variables, plan_of
 from attention_jax.training.cost import flops
 from attention_jax.training.loop import Task, abstract_states, trainer
 from attention_jax.training.state import Variables, mean
@@ -374,7 +374,7 @@ def _pace(run: Run, config: ConfigDict) -> dict:
 def _description(config: ConfigDict, model: nn.Module, rows: int, length: int) -> Description:
     (state,) = abstract_states(functools.partial(init, model), 1)
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    hyper = {name: value for name, value in hyper_of(config, 0).items() if name != "seed"}
+    hyper = {name: jnp.float32(0) for name in config.optimizer if name != "schedule"} | {"key": jax.random.key(0)}
     step = functools.partial(train_step, _training_loss(model), config.optimizer.schedule)
     return Description(state.variables["params"], step, (state, {"source": tokens, "target": tokens}, hyper))
 

@@ -1,11 +1,15 @@
 """Two CPU devices, strict rank promotion, and real data where it lies beside the checkout."""
 
 import os
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Two devices; and programs that run once are not worth optimising: tests spend their time compiling.
 FLAGS = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
+
+# What one test compiled, in this process or another, the next one finds.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "attention_jax_tests"))
 
 import jax
 import numpy as np
@@ -13,6 +17,7 @@ import pytest
 from support import DATA
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 @pytest.fixture

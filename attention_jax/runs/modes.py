@@ -112,7 +112,8 @@ def sweep(experiment: Experiment, request: Request) -> None:
     command = (*request.command, "--mode=work", f"--workdir={planned.path.absolute()}")
     settings = planned.config.sweep
     ENGINES[settings.engine](Work(here, command, Path.cwd(), planned.path / "logs"), settings)
-    _print_answer(planned)
+    if any(map(planned.is_done, planned.plan.cells)):
+        _print_answer(planned)
     failed = failures(planned)
     if failed:
         shown = "\n".join(f"  {planned.cell(name)}: {line}" for name, line in failed.items())

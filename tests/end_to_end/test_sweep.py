@@ -1,0 +1,344 @@
+"""Sweeps of tiny runs: every cell is what it is alone, whatever is killed, added, broken or side by side."""
+
+import csv
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from support import ROOT
+
+import experiments
+from attention_jax.data.grammar import sentence_pairs
+from attention_jax.errors import UserError
+from attention_jax.runs import planning, sweeps
+from attention_jax.runs.experiment import Request
+from attention_jax.runs.folder import Run, flatten, hold, read_config
+from attention_jax.runs.modes import MODES
+from attention_jax.sweeps.cells import nested
+from attention_jax.sweeps.space import grid, product, seeds
+from configs import kernel_regression, nmt
+
+MEASURED = ("seconds", "cost.seconds", "cost.tokens_per_second")
+TINY = {
+    "data.min_count": 1,
+    "data.validation": 5,
+    "data.test": 5,
+    "data.max_length": 12,
+    "data.buckets": (12,),
+    "data.batch_tokens": 96,
+    "optimizer.warmup_steps": 4,
+    "train.steps": 24,
+    "train.steps_per_call": 4,
+    "train.log_every": 6,
+    "train.evaluate_every": 12,
+    "train.checkpoint_every": 6,
+    "train.best_by": "validation.loss",
+}
+SMALL = {
+    "bahdanau": {"model.kwargs.embedding": 8, "model.kwargs.hidden": 8},
+    "transformer_book": {
+        "model.kwargs.width": 8,
+        "model.kwargs.feed_forward": 8,
+        "model.kwargs.heads": 2,
+        "model.kwargs.kv_heads": 2,
+    },
+}
+
+
+class Sweeper:
+    """`--mode=sweep` in this process, over a tiny corpus of its own."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.pairs = folder / "pairs.txt"
+        lines = (f"{pair.source}\t{pair.target}\n" for pair in sentence_pairs(1, 40))
+        self.pairs.write_text("".join(lines), encoding="utf-8")
+
+    def config(self, model="bahdanau", **overrides):
+        config = nmt.get_config(f"{model},tsv")
+        values = {**TINY, **SMALL[model], "data.path": str(self.pairs)}
+        values |= {name.replace("__", "."): value for name, value in overrides.items()}
+        config.update_from_flattened_dict(values)
+        return config.lock()
+
+    def run(self, space, workdir="sweep", mode="sweep", config=None, **overrides):
+        config = self.config(**overrides) if config is None else config
+        request = Request(config, self.folder / workdir, time.perf_counter(), False)
+        request = request._replace(space=lambda: space, configure=lambda variant: config)
+        MODES[mode](experiments.load(config.experiment), request)
+
+    def alone(self, config):
+        path = self.folder / "alone"
+        MODES["train"](experiments.load(config.experiment), Request(config, path, time.perf_counter(), False))
+        return path
+
+    def results(self, workdir="sweep"):
+        """Each cell's result by its overrides."""
+        sweep = sweeps.open_sweep(experiments.load("nmt"), self.folder / workdir)
+        return {repr(cell.overrides): sweeps.read_result(sweep.cell(name)) for name, cell in sweep.plan.cells.items()}
+
+    def cells(self, workdir="sweep"):
+        return sorted((self.folder / workdir / "cells").iterdir())
+
+    def table(self, workdir="sweep"):
+        """The table without what was measured with a clock."""
+        with open(self.folder / workdir / "table.csv", encoding="utf-8") as file:
+            return [
+                {k: v for k, v in row.items() if k not in ("seconds", "tokens a second")}
+                for row in csv.DictReader(file)
+            ]
+
+
+@pytest.fixture
+def sweeper(tmp_path, capsys):
+    return Sweeper(tmp_path)
+
+
+def numbers(result):
+    flat = flatten(result)
+    return {k: v for k, v in flat.items() if isinstance(v, (int, float)) and k not in MEASURED}
+
+
+RATES = product(grid("optimizer.learning_rate", (1e-2, 3e-3)), seeds(2))
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_a_cell_is_what_it_is_alone(sweeper, model):
+    for how in ("loop", "vmap"):
+        sweeper.run(RATES, how, model=model, population__how=how)
+    cell, rounded = (sweeper.cells(how)[0] for how in ("loop", "vmap"))
+    assert cell.name == rounded.name
+    alone = sweeper.alone(read_config(cell))
+    ours, nearly, theirs = (json.loads((path / "result.json").read_text()) for path in (cell, rounded, alone))
+    assert numbers(ours) == numbers(theirs)
+    assert (cell / "predictions.test.txt").read_bytes() == (alone / "predictions.test.txt").read_bytes()
+    assert nearly["validation"]["loss"] == pytest.approx(theirs["validation"]["loss"], rel=1e-4)
+    steps = [[line["step"] for line in Run(path, 0.0).metrics()] for path in (cell, rounded, alone)]
+    assert steps[0] == steps[1] == steps[2]
+
+
+def test_kernel_regression_side_by_side_is_what_it_is_alone_to_rounding(sweeper):
+    config = kernel_regression.get_config()
+    config.draws, config.learned.steps, config.estimators = 3, 3, ("kernel", "learned")
+    space = product(grid("kernel.width", (0.2, 0.5)), grid("data.noise", (0.1, 0.4)), seeds(3))
+    sweeper.run(space, config=config)
+    for cell in sweeper.cells()[:4]:
+        own = nested(flatten(json.loads((cell / "config.json").read_text())))
+        (alone,) = experiments.load("kernel_regression").together(own, cell, "loop").finish([own], [_NoRun()])
+        ours = numbers(json.loads((cell / "result.json").read_text()))
+        theirs = numbers(alone)
+        assert {k: ours[k] for k in theirs} == pytest.approx(theirs, rel=1e-5)
+    assert len(sweeper.table()) == 4
+
+
+class _NoRun:
+    profile = None
+
+
+def test_started_again_nothing_runs_and_with_more_seeds_only_they_do(sweeper):
+    sweeper.run(RATES)
+    before = {cell.name: (cell / "result.json").stat().st_mtime_ns for cell in sweeper.cells()}
+    table = (sweeper.folder / "sweep" / "table.csv").read_bytes()
+    sweeper.run(RATES)
+    assert {cell.name: (cell / "result.json").stat().st_mtime_ns for cell in sweeper.cells()} == before
+    assert (sweeper.folder / "sweep" / "table.csv").read_bytes() == table
+    sweeper.run(product(grid("optimizer.learning_rate", (1e-2, 3e-3)), seeds(3)))
+    after = {cell.name: (cell / "result.json").stat().st_mtime_ns for cell in sweeper.cells()}
+    assert len(after) == 6
+    assert {name: after[name] for name in before} == before
+
+
+def test_a_failed_cell_stops_no_other_and_is_listed_at_the_end(sweeper):
+    space = grid("optimizer.learning_rate", (-1.0, 1e-2))
+    with pytest.raises(
+        UserError, match=r"1 of 2 cells failed:\n .*config.optimizer.learning_rate=-1.0: needs 0 or more"
+    ):
+        sweeper.run(space)
+    results = sweeper.results()
+    assert results["{'optimizer.learning_rate': 0.01}"]["status"] == "finished"
+    assert results["{'optimizer.learning_rate': -1.0}"] is None
+
+
+@pytest.mark.parametrize("how", ["loop", "vmap"])
+def test_a_cell_that_diverges_is_reported_and_the_others_go_on(sweeper, how, capsys):
+    sweeper.run(grid("optimizer.learning_rate", (1e30, 1e-2)), population__how=how, optimizer__clip_norm=1e30)
+    results = sweeper.results()
+    lost = results["{'optimizer.learning_rate': 1e+30}"]
+    assert lost["status"] == "diverged"
+    assert 1 <= lost["step"] < 24
+    assert results["{'optimizer.learning_rate': 0.01}"]["status"] == "finished"
+    assert "not finite at step" in capsys.readouterr().err
+    assert [row["not counted"] for row in sweeper.table()] == ["", "1 diverged"]
+
+
+def test_a_result_that_cannot_be_read_is_made_again(sweeper):
+    sweeper.run(RATES)
+    path = sweeper.cells()[1] / "result.json"
+    before = numbers(json.loads(path.read_text()))
+    path.write_text(path.read_text()[:50])
+    sweeper.run(RATES)
+    assert numbers(json.loads(path.read_text())) == before
+
+
+@pytest.mark.parametrize("how", ["loop", "vmap"])
+def test_halving_drops_the_worst_settings_with_all_their_seeds(sweeper, how):
+    space = product(grid("optimizer.learning_rate", (1e-2, 1e-6, 5e-3, 1e-5)), seeds(2))
+    halving = {"population__halving": 0.5, "population__rungs": (12,)}
+    sweeper.run(space, population__how=how, **halving)
+    ends = {key: result["status"] for key, result in sweeper.results().items()}
+    assert [end for key, end in ends.items() if "1e-06" in key or "1e-05" in key] == ["dropped"] * 4
+    assert list(ends.values()).count("finished") == 4
+    sweeper.run(space, "whole", population__how=how)
+    ours, theirs = sweeper.results(), sweeper.results("whole")
+    kept = [key for key, end in ends.items() if end == "finished"]
+    for key in kept:
+        assert ours[key]["validation"]["loss"] == pytest.approx(theirs[key]["validation"]["loss"], rel=1e-4)
+
+
+def test_another_code_version_is_listed_and_not_mixed_unless_told(sweeper, monkeypatch):
+    sweeper.run(RATES)
+    monkeypatch.setattr(planning, "code_version", lambda root, folders: "0" * 12)
+    with pytest.raises(UserError, match="its 4 cells, 4 of them done, were made by other code .*any_code=True"):
+        sweeper.run(RATES)
+    sweeper.run(product(grid("optimizer.learning_rate", (1e-2, 3e-3)), seeds(3)), sweep__any_code=True)
+    names = [cell.name for cell in sweeper.cells()]
+    assert sum(name.endswith("-" + "0" * 12) for name in names) == 2
+    assert len(names) == 6
+
+
+def test_what_another_process_holds_is_left_to_it(sweeper):
+    sweeper.run(RATES, mode="plan")
+    plan = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "sweep").plan
+    taken = plan.groups[0].waves[1][0]
+    with hold(sweeper.folder / "sweep" / "waves" / f"{plan.groups[0].name}-1"):
+        sweeper.run(RATES)
+    assert sum(result is None for result in sweeper.results().values()) == 1
+    assert not (sweeper.folder / "sweep" / "cells" / taken / "result.json").exists()
+
+
+def test_another_base_config_is_refused(sweeper):
+    sweeper.run(RATES, mode="plan")
+    with pytest.raises(UserError, match=r"train.steps: 24 there, 12 now"):
+        sweeper.run(RATES, train__steps=12)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"sweep__engine": "cloud"}, "config.sweep.engine='cloud': choose one of 'inline', 'processes', 'slurm'"),
+        ({"sweep__match": "time"}, "config.sweep.match='time': choose"),
+        ({"population__how": "both"}, "config.population.how='both': choose"),
+        ({"population__halving": 0.5}, "rungs=.* where it is more than 0"),
+        ({"population__dynamic": ("train.steps",)}, "'train.steps' is static"),
+        ({"sweep__baseline": "optimizer.learning_rate=7"}, "no setting is that; the first is"),
+        ({"sweep__metric": "validation.beauty"}, "no finished cell has 'validation.beauty'"),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused(sweeper, overrides, message):
+    with pytest.raises(UserError, match=message):
+        sweeper.run(grid("optimizer.learning_rate", (1e-2,)), train__steps=1, train__evaluate_every=1, **overrides)
+
+
+def test_variants_are_matched_in_flops_within_a_hundredth(sweeper):
+    sweeper.run(grid("model.kwargs.hidden", (8, 16)), sweep__match="flops", train__steps=200, mode="plan")
+    sweep = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "sweep")
+    experiment, flops = experiments.load("nmt"), []
+    for name in sweep.plan.cells:
+        flops.append(experiment.flops(sweep.config_of(name), sweep.data_of(sweep.groups[name])))
+    assert flops[1] == pytest.approx(flops[0], rel=0.01)
+    steps = [sweep.config_of(name).train.steps for name in sweep.plan.cells]
+    assert steps[0] == 200 > steps[1]
+
+
+def test_a_plan_says_what_shares_a_program_and_how_long_it_will_take(sweeper, capsys):
+    space = product(grid("model.kwargs.hidden", (8, 16)), grid("optimizer.dropout", (0.0, 0.1)))
+    sweeper.run(space, mode="plan")
+    printed = capsys.readouterr().out
+    assert "model.kwargs.hidden=8" in printed
+    assert "model.kwargs.hidden=16" in printed
+    assert "4 cells; about" in printed
+    assert not (sweeper.folder / "sweep" / "cells").exists()
+
+
+def test_the_answer_compares_sentences_where_it_can(sweeper):
+    sweeper.run(RATES, sweep__metric="test.bleu")
+    first, second = sweeper.table()
+    assert {first[""], second[""]} == {"best", "baseline"} or first[""] == "best, baseline"
+    other = first if first["p, sentences swapped"] else second
+    assert 0 < float(other["p, sentences swapped"]) <= 1
+    assert float(other["p, Holm"]) == float(other["p, sentences swapped"])
+    text = (sweeper.folder / "sweep" / "table.md").read_text()
+    assert "sign-flip test cannot go below p = 0.5" in text
+    assert (sweeper.folder / "sweep" / "table.tex").read_text().startswith("\\begin{tabular}")
+    page = (sweeper.folder / "sweep" / "report.html").read_text()
+    assert page.count("data:image/png") >= 2
+
+
+CONFIG = """
+from attention_jax.sweeps.space import grid, product, seeds
+from configs.nmt import get_config
+
+def sweep():
+    return product(grid("optimizer.learning_rate", (1e-2, 3e-3)), seeds(3))
+"""
+
+
+def command(sweeper, workdir, *flags):
+    (sweeper.folder / "mine.py").write_text(CONFIG)
+    values = {**TINY, **SMALL["bahdanau"], "data.path": sweeper.pairs}
+    asked = [f"--config.{name}={value}" for name, value in values.items()]
+    start = [sys.executable, "launch.py", f"--config={sweeper.folder / 'mine.py'}:bahdanau,tsv", "--mode=sweep"]
+    environment = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    return functools.partial(
+        subprocess.Popen,
+        [*start, *asked, f"--workdir={sweeper.folder / workdir}", *flags],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["loop", "vmap"])
+def test_killed_at_any_moment_and_started_again_the_table_is_the_same(sweeper, how):
+    flag = f"--config.population.how={how}"
+    assert command(sweeper, "whole", flag)().wait() == 0
+    start, random, done = command(sweeper, "cut", flag), np.random.default_rng(0), {}
+    for _ in range(5):
+        process = start()
+        time.sleep(float(random.uniform(2, 9)))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        for path in (sweeper.folder / "cut").glob("cells/*/result.json"):
+            assert done.setdefault(path, path.stat().st_mtime_ns) == path.stat().st_mtime_ns
+    process = start()
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert all(path.stat().st_mtime_ns == at for path, at in done.items())
+    assert sweeper.table("cut") == sweeper.table("whole")
+
+
+@pytest.mark.slow
+def test_worker_processes_leave_the_same_folder(sweeper):
+    assert command(sweeper, "one")().wait() == 0
+    process = command(sweeper, "two", "--config.sweep.engine=processes")()
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "validation.loss" in out
+    assert sweeper.table("two") == sweeper.table("one")
+    assert len(list((sweeper.folder / "two" / "logs").glob("worker_*.log"))) == 2
+
+
+def test_the_space_of_a_config_file_is_chosen_by_name():
+    assert len(nmt.sweep()) == 60
+    models = nmt.sweep("models", "bahdanau,embedded")
+    assert {cell["variant"].partition(",")[2] for cell in models} == {"embedded"}
+    assert len(kernel_regression.sweep()) == 24 * 200
