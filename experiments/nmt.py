@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.batching import Batches, gather_on_host, split_buckets
 from attention_jax.data.config import DataConfig
-from attention_jax.data.corpus import Corpus, Split, load_references
+from attention_jax.data.corpus import Corpus, Reference, Split, load_references
 from attention_jax.data.importing import export_to_tfds, identify, load_or_import
 from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import split_words
@@ -163,13 +163,21 @@ def measure(config: ConfigDict, run: Run, trained: Trained) -> tuple[dict, dict[
     measured = {name: measure_split(trained, trained.corpus.splits[name], config) for name in names}
     found: dict[str, dict] = {name: split.numbers for name, split in measured.items()}
     if config.evaluate.book_sentences:
-        named = [" ".join(split_words(sentence)) for sentence in config.evaluate.book_sentences]
-        known = {" ".join(split_words(r.source)): r for r in load_references(run.path / "data", named)}
-        sentences = [sentence for sentence in named if sentence in known]
-        references = {sentence: [split_words(text) for text in known[sentence].targets] for sentence in sentences}
-        outputs = translate_texts(trained, [known[sentence].source for sentence in sentences])
-        found["book"] = book_scores(dict(zip(sentences, map(split_words, outputs), strict=True)), references)
+        known = _book_references((run.path / "data").resolve(), config.evaluate.book_sentences)
+        references = {
+            sentence: [split_words(text) for text in reference.targets] for sentence, reference in known.items()
+        }
+        outputs = translate_texts(trained, [reference.source for reference in known.values()])
+        found["book"] = book_scores(dict(zip(known, map(split_words, outputs), strict=True)), references)
     return found, {name: split.hypotheses for name, split in measured.items()}
+
+
+@functools.lru_cache(maxsize=1)
+def _book_references(folder: Path, named: Sequence[str]) -> dict[str, Reference]:
+    """The named sentences that the corpus has, in their order, whichever split they are in; runs share its reading."""
+    sentences = [" ".join(split_words(sentence)) for sentence in named]
+    known = {" ".join(split_words(found.source)): found for found in load_references(folder, sentences)}
+    return {sentence: known[sentence] for sentence in sentences if sentence in known}
 
 
 def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attention_file: str) -> Iterator[str]:
