@@ -1,4 +1,4 @@
-# make demo | test | check | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
+# make demo | test | test-slurm | check | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
 ACCELERATOR ?= cpu
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(ACCELERATOR)
 ACCELERATORS := cpu cuda13 tpu
 
-.PHONY: demo test test-fast check lock clean
+SLURM ?= /tmp/attention_jax_slurm
+
+.PHONY: demo test test-fast test-slurm check lock clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train the default experiment on embedded data, in a few minutes
@@ -17,6 +19,11 @@ test: $(READY)
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-slurm: $(READY)  ## sweeps on a real SLURM of one node on this machine; installs Debian's where it is missing (root)
+	command -v slurmctld munged sbatch >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
+	tests/slurm/cluster.sh start $(SLURM)
+	SLURM_CONF=$(SLURM)/slurm.conf $(BIN)/python -m pytest tests/slurm; status=$$?; tests/slurm/cluster.sh stop $(SLURM); exit $$status
 
 check: $(READY)
 	$(BIN)/ruff format --check .

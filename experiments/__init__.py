@@ -5,7 +5,7 @@ import pkgutil
 from types import ModuleType
 
 from attention_jax.errors import UserError
-from attention_jax.runs.modes import Experiment
+from attention_jax.runs.experiment import Experiment
 
 
 def load(name: str) -> Experiment:

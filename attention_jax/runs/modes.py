@@ -108,22 +108,26 @@ def describe(experiment: Experiment, request: Request) -> None:
 def sweep(experiment: Experiment, request: Request) -> None:
     """Plan what is missing of a sweep, do it with the engine that the config names, and answer."""
     planned = make_plan(experiment, request)
-    here = functools.partial(work, planned)
-    command = (*request.command, "--mode=work", f"--workdir={planned.path.absolute()}")
+    cells = planned.plan.cells
     settings = planned.config.sweep
-    ENGINES[settings.engine](Work(here, command, Path.cwd(), planned.path / "logs"), settings)
-    if any(map(planned.is_done, planned.plan.cells)):
+    order = Work(
+        here=functools.partial(work, planned),
+        command=(*request.command, "--mode=work", f"--workdir={planned.path.absolute()}"),
+        cwd=Path.cwd(),
+        logs=planned.path / "logs",
+        cells=len(cells),
+        done=lambda: sum((planned.cell(name) / "result.json").exists() for name in cells),
+    )
+    ENGINES[settings.engine](order, settings)
+    if any(map(planned.is_done, cells)):
         _print_answer(planned)
     failed = failures(planned)
-    if failed:
-        shown = "\n".join(f"  {planned.cell(name)}: {line}" for name, line in failed.items())
-        raise UserError(f"{len(failed)} of {len(planned.plan.cells)} cells failed:\n{shown}")
-
-
-def _print_answer(sweep: Sweep) -> None:
-    page = write_answer(sweep)
-    print((sweep.path / "table.md").read_text(encoding="utf-8"))
-    print(page)
+    lines = [f"  {planned.cell(name)}: {line}" for name, line in failed.items()]
+    missing = len(cells) - order.done() - len(failed)
+    if missing:
+        lines.append(f"  {missing} were not reached: the same command goes on with them (logs in {order.logs})")
+    if lines:
+        raise UserError("\n".join((f"{len(failed)} of {len(cells)} cells failed, {missing} are missing:", *lines)))
 
 
 def show_plan(experiment: Experiment, request: Request) -> None:
@@ -134,6 +138,12 @@ def show_plan(experiment: Experiment, request: Request) -> None:
 def work_on_sweep(experiment: Experiment, request: Request) -> None:
     """Do what is missing of a planned sweep; what engines start."""
     work(open_sweep(experiment, request.workdir))
+
+
+def _print_answer(sweep: Sweep) -> None:
+    page = write_answer(sweep)
+    print((sweep.path / "table.md").read_text(encoding="utf-8"))
+    print(page)
 
 
 def _alone(mode: Callable[[Experiment, Request], None]) -> Callable[[Experiment, Request], None]:

@@ -4,20 +4,27 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tqdm import tqdm
+
 from attention_jax.errors import UserError
+
+POLL = 2.0  # seconds
 
 
 class Work(NamedTuple):
-    """What an engine runs: here, or as a command of its own in the folder `cwd`."""
+    """What an engine runs: here, or as a command of its own in the folder `cwd`, as often as it likes."""
 
     here: Callable[[], None]
     command: Sequence[str]
     cwd: Path
     logs: Path
+    cells: int
+    done: Callable[[], int]  # how many of the cells
 
 
 def inline(work: Work, settings: Mapping[str, Any]) -> None:
@@ -32,13 +39,12 @@ def processes(work: Work, settings: Mapping[str, Any]) -> None:
     work.logs.mkdir(exist_ok=True)
     workers = [_start(work, place, count) for place in range(count)]
     try:
-        codes = [worker.wait() for worker in workers]
+        _watch(work, lambda: any(worker.poll() is None for worker in workers))
     finally:
         for worker in workers:
-            if worker.poll() is None:
-                worker.terminate()
-                worker.wait()
-    ended = [place for place, code in enumerate(codes) if code < 0]
+            worker.terminate()
+            worker.wait()
+    ended = [place for place, worker in enumerate(workers) if worker.returncode < 0]
     if ended:
         names = ", ".join(str(work.logs / f"worker_{place}.log") for place in ended)
         print(f"{len(ended)} of {count} workers were killed; see {names}", file=sys.stderr)
@@ -64,10 +70,11 @@ def slurm(work: Work, settings: Mapping[str, Any]) -> None:
         **{name: value for name, value in asked.items() if value},
     )
     task = _Task(tuple(work.command), str(work.cwd))
-    jobs = executor.map_array(_Task.__call__, [task] * settings["workers"])
+    with executor.batch():
+        jobs = [executor.submit(task) for _ in range(settings["workers"])]
     print(f"submitted {jobs[0].job_id.partition('_')[0]}: {len(jobs)} tasks; logs in {work.logs}", file=sys.stderr)
-    for job in jobs:
-        job.wait()
+    queued = ("squeue", "--noheader", f"--jobs={jobs[0].job_id.partition('_')[0]}")
+    _watch(work, lambda: bool(subprocess.run(queued, capture_output=True).stdout.strip()))
 
 
 ENGINES: dict[str, Callable[[Work, Mapping[str, Any]], None]] = {
@@ -96,6 +103,15 @@ class _Task:
             self._process.terminate()
             self._process.wait()
         return submitit.helpers.DelayedSubmission(_Task(self._command, self._cwd))
+
+
+def _watch(work: Work, is_running: Callable[[], bool]) -> None:
+    """Show how many cells are done, until nothing runs any more."""
+    interval = 0.5 if sys.stderr.isatty() else 30
+    with tqdm(total=work.cells, unit="cell", dynamic_ncols=True, mininterval=interval) as bar:
+        while is_running():
+            time.sleep(POLL)
+            bar.update(work.done() - bar.n)
 
 
 def _start(work: Work, place: int, count: int) -> subprocess.Popen:

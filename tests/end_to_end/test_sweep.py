@@ -157,7 +157,7 @@ def test_started_again_nothing_runs_and_with_more_seeds_only_they_do(sweeper):
 def test_a_failed_cell_stops_no_other_and_is_listed_at_the_end(sweeper):
     space = grid("optimizer.learning_rate", (-1.0, 1e-2))
     with pytest.raises(
-        UserError, match=r"1 of 2 cells failed:\n .*config.optimizer.learning_rate=-1.0: needs 0 or more"
+        UserError, match=r"1 of 2 cells failed, 0 are missing:\n .*config.optimizer.learning_rate=-1.0: needs 0 or more"
     ):
         sweeper.run(space)
     results = sweeper.results()
@@ -216,7 +216,8 @@ def test_what_another_process_holds_is_left_to_it(sweeper):
     sweeper.run(RATES, mode="plan")
     plan = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "sweep").plan
     taken = plan.groups[0].waves[1][0]
-    with hold(sweeper.folder / "sweep" / "waves" / f"{plan.groups[0].name}-1"):
+    home = sweeper.folder / "sweep" / "waves" / f"{plan.groups[0].name}-1"
+    with hold(home), pytest.raises(UserError, match="1 were not reached"):
         sweeper.run(RATES)
     assert sum(result is None for result in sweeper.results().values()) == 1
     assert not (sweeper.folder / "sweep" / "cells" / taken / "result.json").exists()

@@ -1,0 +1,74 @@
+"""The slurm engine on a real SLURM, which `make test-slurm` starts: the same table, and what was preempted goes on."""
+
+import csv
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from support import ROOT
+
+from attention_jax.data.grammar import sentence_pairs
+
+pytestmark = pytest.mark.skipif("SLURM_CONF" not in os.environ, reason="make test-slurm starts a SLURM and runs this")
+CONFIG = """
+from attention_jax.sweeps.space import grid, product, seeds
+from configs.nmt import get_config
+
+def sweep():
+    return product(grid("optimizer.learning_rate", (1e-2, 3e-3)), seeds(2))
+"""
+TINY = {
+    "data.min_count": 1,
+    "data.validation": 5,
+    "data.test": 5,
+    "data.max_length": 12,
+    "data.buckets": (12,),
+    "data.batch_tokens": 96,
+    "model.kwargs.embedding": 8,
+    "model.kwargs.hidden": 8,
+    "train.steps": 600,
+    "train.steps_per_call": 2,
+    "train.log_every": 20,
+    "train.evaluate_every": 300,
+    "train.checkpoint_every": 20,
+    "train.best_by": "validation.loss",
+    "sweep.workers": 2,
+    "sweep.minutes": 10,
+}
+
+
+@pytest.fixture
+def start(tmp_path):
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in sentence_pairs(1, 40)), encoding="utf-8")
+    (tmp_path / "mine.py").write_text(CONFIG)
+    asked = [f"--config.{name}={value}" for name, value in {**TINY, "data.path": pairs}.items()]
+    config = f"--config={tmp_path / 'mine.py'}:bahdanau,tsv"
+
+    def started(workdir, engine):
+        flags = [config, *asked, "--mode=sweep", f"--workdir={tmp_path / workdir}", f"--config.sweep.engine={engine}"]
+        return subprocess.Popen([sys.executable, "launch.py", *flags], cwd=ROOT)
+
+    return started
+
+
+def table(folder):
+    with open(folder / "table.csv", encoding="utf-8") as file:
+        return [
+            {k: v for k, v in row.items() if k not in ("seconds", "tokens a second")} for row in csv.DictReader(file)
+        ]
+
+
+def test_a_job_array_leaves_the_same_table_also_when_it_is_preempted(start, tmp_path):
+    assert start("inline", "inline").wait() == 0
+    process = start("slurm", "slurm")
+    while process.poll() is None and not any((tmp_path / "slurm").glob("cells/*/checkpoints/20")):
+        time.sleep(0.1)
+    number = next(path.name for path in (tmp_path / "slurm" / "logs").iterdir() if path.name.isdigit())
+    subprocess.run(["scancel", "--signal=USR2", number], check=True)  # what SLURM sends before it preempts
+    assert process.wait() == 0
+    logs = "".join(path.read_text() for path in (tmp_path / "slurm" / "logs").rglob("*_log.*"))
+    assert "Requeued" in logs or "requeue" in logs.lower()
+    assert table(tmp_path / "slurm") == table(tmp_path / "inline")
