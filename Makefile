@@ -23,7 +23,7 @@ test-fast: $(READY)
 test-slurm: $(READY)  ## sweeps on a real SLURM of one node on this machine; installs Debian's where it is missing (root)
 	command -v slurmctld munged sbatch >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
 	tests/slurm/cluster.sh start $(SLURM)
-	SLURM_CONF=$(SLURM)/slurm.conf $(BIN)/python -m pytest tests/slurm; status=$$?; tests/slurm/cluster.sh stop $(SLURM); exit $$status
+	SLURM_CONF=$(SLURM)/slurm.conf $(BIN)/python -m pytest tests/slurm || status=$$?; tests/slurm/cluster.sh stop $(SLURM); exit $${status:-0}
 
 check: $(READY)
 	$(BIN)/ruff format --check .

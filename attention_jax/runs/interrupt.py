@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM ask a training run to stop at the next safe place; a second Ctrl-C stops at once."""
+"""Ctrl-C, SIGTERM and SIGUSR2 ask a run to stop at the next safe place; a second Ctrl-C stops at once.
+
+SIGUSR2 is what SLURM is told to send before a job is preempted or out of time.
+"""
 
 import contextlib
 import signal
@@ -19,7 +22,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         asked.append(number)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+    heard = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2) if signal.getsignal(n) != signal.SIG_IGN]
     before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield lambda: bool(asked)

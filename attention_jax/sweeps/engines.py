@@ -93,7 +93,9 @@ class _Task:
 
     def __call__(self) -> int:
         self._process = subprocess.Popen(self._command, cwd=self._cwd)
-        return self._process.wait()
+        while self._process.poll() is None:
+            time.sleep(0.2)  # not wait(), whose lock `checkpoint`, which interrupts us, could never take
+        return self._process.returncode
 
     def checkpoint(self):
         """What submitit calls at the signal that comes before the end."""

@@ -68,7 +68,7 @@ def test_a_job_array_leaves_the_same_table_also_when_it_is_preempted(start, tmp_
         time.sleep(0.1)
     number = next(path.name for path in (tmp_path / "slurm" / "logs").iterdir() if path.name.isdigit())
     subprocess.run(["scancel", "--signal=USR2", number], check=True)  # what SLURM sends before it preempts
-    assert process.wait() == 0
+    assert process.wait(timeout=400) == 0
     logs = "".join(path.read_text() for path in (tmp_path / "slurm" / "logs").rglob("*_log.*"))
     assert "Requeued" in logs or "requeue" in logs.lower()
     assert table(tmp_path / "slurm") == table(tmp_path / "inline")
