@@ -37,7 +37,7 @@ TEMPLATE = """{% macro pictures() %}
   table { border-collapse: collapse; } th, td { padding: .2rem .8rem; border-bottom: 1px solid #ddd; text-align: left; }
   th { cursor: pointer; white-space: nowrap; } th[aria-sort=ascending]::after { content: " ↑"; }
   th[aria-sort=descending]::after { content: " ↓"; }
-  td.number { text-align: right; font-variant-numeric: tabular-nums; }
+  td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
   pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; }
 </style>
 </head>

@@ -246,6 +246,21 @@ def test_a_setting_that_cannot_be_meant_is_refused(sweeper, overrides, message):
         sweeper.run(grid("optimizer.learning_rate", (1e-2,)), train__steps=1, train__evaluate_every=1, **overrides)
 
 
+def test_where_slurm_is_not_it_says_so(sweeper, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match="there is no sbatch on this machine's PATH"):
+        sweeper.run(RATES, sweep__engine="slurm")
+
+
+def test_a_population_that_does_not_fit_goes_in_waves_and_says_so(sweeper, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "free_memory", lambda: 1)
+    sweeper.run(RATES, mode="plan", population__how="vmap")
+    assert "4 cells share a program: waves of 1, which is what memory takes" in capsys.readouterr().err
+    sweeper.run(RATES, "most", mode="plan", population__how="vmap", population__most=3)
+    plan = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "most").plan
+    assert [len(wave) for wave in plan.groups[0].waves] == [3, 1]
+
+
 def test_variants_are_matched_in_flops_within_a_hundredth(sweeper):
     sweeper.run(grid("model.kwargs.hidden", (8, 16)), sweep__match="flops", train__steps=200, mode="plan")
     sweep = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "sweep")
