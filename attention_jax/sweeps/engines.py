@@ -55,12 +55,12 @@ def slurm(work: Work, settings: Mapping[str, Any]) -> None:
 
     Raises UserError where SLURM is not there.
     """
-    import submitit
-
     if shutil.which("sbatch") is None:
         raise UserError(
             "config.sweep.engine='slurm': there is no sbatch on this machine's PATH: run it where SLURM is."
         )
+    import submitit
+
     executor = submitit.AutoExecutor(folder=str(work.logs.absolute() / "%j"), cluster="slurm")
     asked = {"slurm_partition": settings["partition"], "gpus_per_node": settings["gpus"]}
     executor.update_parameters(

@@ -247,7 +247,7 @@ def test_a_setting_that_cannot_be_meant_is_refused(sweeper, overrides, message):
 
 
 def test_where_slurm_is_not_it_says_so(sweeper, monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(UserError, match="there is no sbatch on this machine's PATH"):
         sweeper.run(RATES, sweep__engine="slurm")
 
