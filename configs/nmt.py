@@ -41,7 +41,7 @@ TRANSFORMER = {
     "gated": False,
     "norm": "layer",  # rms, batch
     "norm_first": False,
-    "encoding": "sinusoidal",  # none
+    "encoding": "sinusoidal",  # none, binary
     "shared": "all",  # embeddings: none, target (with the logits), all three
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden
 }

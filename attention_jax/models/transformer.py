@@ -18,6 +18,7 @@ from attention_jax.ops.positions import ENCODINGS
 from attention_jax.ops.shapes import require_choice
 
 SHARED = ("none", "target", "all")
+ADDED = ("none", "sinusoidal", "binary")  # the encodings that need nothing of its layers
 PADDING = 0  # the word that a batch norm leaves out of a target's moments; no other part needs to know it
 
 
@@ -58,7 +59,7 @@ class Transformer(nn.Module, kw_only=True):
         for name in ("encoder_layers", "decoder_layers", "width", "heads", "kv_heads", "feed_forward"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
-        choices = {"activation": ACTIVATIONS, "norm": NORMS, "encoding": ENCODINGS, "shared": SHARED}
+        choices = {"activation": ACTIVATIONS, "norm": NORMS, "encoding": ADDED, "shared": SHARED}
         for name, known in choices.items():
             require_choice(name, getattr(self, name), tuple(known))
         for site in self.dropout_sites:
