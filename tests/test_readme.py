@@ -6,6 +6,7 @@ from support import ROOT
 
 from attention_jax.data.tokenizers import TOKENIZERS
 from attention_jax.runs.modes import MODES
+from attention_jax.sweeps import space
 from configs import nmt
 from experiments import load
 
@@ -13,9 +14,12 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_its_code_runs():
-    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    sweep, library = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    names = dict(vars(space))
+    exec(sweep, names)
+    assert names["sweep"]() == nmt.sweep()
     names = {}
-    exec(block, names)
+    exec(library, names)
     assert names["values"].shape == (2, 5, 16)
     assert not names["weights"][1, :, 3:].any()
 
@@ -29,7 +33,7 @@ def test_its_pictures_and_configs_exist():
 
 def test_every_config_is_of_an_experiment():
     for path in (ROOT / "configs").glob("*.py"):
-        assert load(path.stem).train
+        assert load(path.stem).together
 
 
 def test_every_model_corpus_tokenizer_and_mode_is_named():
