@@ -220,7 +220,7 @@ BUDGETS: dict[str, dict[str, dict]] = {
     "tatoeba": {"train": {"steps": 2100, "evaluate_every": 300, "checkpoint_every": 300}},
     "multi30k": {
         "optimizer": {"label_smoothing": 0.1, "dropout": 0.3},
-        "train": {"steps": 9000, "steps_per_call": 1, "evaluate_every": 1500, "checkpoint_every": 500, "keep_last": 5},
+        "train": {"steps": 6000, "steps_per_call": 1, "evaluate_every": 1500, "checkpoint_every": 500, "keep_last": 5},
         "evaluate": {"bleu_tokens": "spacy"},
     },
 }
@@ -256,7 +256,7 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
         "train": {"steps": 12000, "keep_last": 10},
     },
     ("transformer_small", "multi30k"): {
-        "optimizer": {"learning_rate": 1.5e-3, "warmup_steps": 400, "b2": 0.98, "dropout": 0.1},
+        "optimizer": {"learning_rate": 1.5e-3, "warmup_steps": 400, "b2": 0.98, "dropout": 0.15},
     },
 }
 

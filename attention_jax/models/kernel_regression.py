@@ -41,11 +41,11 @@ def estimator(
     if name == "kernel" and kernel[0] not in KERNELS:
         raise ValueError(f"no kernel {kernel[0]!r}: choose one of {', '.join(KERNELS)}.")
     rules = {
-        "kernel": Estimator(kernel[0], lambda x, y: jnp.full(x.shape[-1], kernel[1])),
         "average": Estimator("constant", lambda x, y: jnp.ones(x.shape[-1])),
         "silverman": Estimator("gaussian", lambda x, y: silverman_width(x)),
         "learned": Estimator("gaussian", lambda x, y: learned_width(x, y, True, steps, learning_rate)[0]),
         "learned_leaky": Estimator("gaussian", lambda x, y: learned_width(x, y, False, steps, learning_rate)[0]),
+        "kernel": Estimator(kernel[0], lambda x, y: jnp.full(x.shape[-1], kernel[1])),
     }
     if name in rules:
         return rules[name]
