@@ -61,12 +61,12 @@ def keys_of(config: ConfigDict) -> Key[Array, " draws"]:
 def together(config: ConfigDict, folder: Path, how: str) -> Together:
     """One program that draws the data of configs and measures every estimator on it, all at once."""
     del folder, how
-    program = jax.jit(jax.vmap(functools.partial(_errors, config)))
+    program = jax.jit(jax.vmap(functools.partial(squared_errors, config)))
 
     def finish(configs, runs):
         profiler = Profiler(runs[0].profile)
         profiler.tick()
-        arguments = [_arguments(config) for config in configs]
+        arguments = [arguments_of(config) for config in configs]
         found = jax.device_get(program(*(jnp.stack(column) for column in zip(*arguments, strict=True))))
         profiler.stop()
         return [
@@ -88,8 +88,8 @@ def describe(config: ConfigDict) -> Description:
     learned = {
         name: jax.ShapeDtypeStruct((dimensions,), jnp.float32) for name in config.estimators if "learned" in name
     }
-    shapes = jax.eval_shape(lambda: _arguments(config))
-    return Description({"log_width": learned}, functools.partial(_errors, config), shapes)
+    shapes = jax.eval_shape(lambda: arguments_of(config))
+    return Description({"log_width": learned}, functools.partial(squared_errors, config), shapes)
 
 
 def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
@@ -134,12 +134,12 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
     ]
 
 
-def _arguments(config: ConfigDict) -> tuple[Array, Array, Array]:
+def arguments_of(config: ConfigDict) -> tuple[Array, Array, Array]:
     """A config's dynamic values."""
     return keys_of(config), jnp.float32(config.data.noise), jnp.float32(config.kernel.width)
 
 
-def _errors(
+def squared_errors(
     config: ConfigDict, keys: Key[Array, " draws"], noise: Array, width: Array
 ) -> dict[str, Float[Array, " draws"]]:
     """Each estimator's mean squared error against the noiseless truth on every draw."""
