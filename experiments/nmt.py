@@ -111,6 +111,7 @@ def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
 
 def together(config: ConfigDict, folder: Path, how: str) -> Together:
     """What runs with this config's model and data share: the corpus in `folder`, and every program."""
+    plan = plan_of(config)
     if config.evaluate.examples < 1:
         raise UserError(f"config.evaluate.examples={config.evaluate.examples}: needs 1 or more.")
     corpus, programs = open_corpus(config, folder)
@@ -123,7 +124,7 @@ def together(config: ConfigDict, folder: Path, how: str) -> Together:
 
     return Together(
         finish=finish,
-        trainer=trainer(job, plan_of(config), how),
+        trainer=trainer(job, plan, how),
         start_from=functools.partial(_start_from, config, programs),
     )
 

@@ -229,10 +229,10 @@ def _empty(path: Path, remove: bool) -> None:
 
 
 @contextlib.contextmanager
-def hold(path: Path) -> Iterator[None]:
+def hold(path: Path, wait: bool = False) -> Iterator[None]:
     """Hold the folder for this process; the kernel lets go when the process ends, however it ends.
 
-    Raises Busy where another process holds it.
+    Where another process holds it: raises Busy, or waits.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,7 @@ def hold(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: not a folder: choose another --workdir.") from None
     with open(path / ".lock", "a", encoding="utf-8") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             owner = (path / ".lock").read_text(encoding="utf-8")
             raise Busy(f"{path}: in use by process {owner}. Wait for it, or choose another --workdir.") from None

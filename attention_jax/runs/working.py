@@ -129,8 +129,10 @@ def _drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
 
 
 def _together(sweep: Sweep, group: Group) -> Together:
+    """What a group's cells share; its data is imported by one process, for which others wait."""
     first = sweep.config_of(group.waves[0][0])
-    return sweep.experiment.together(first, sweep.data_of(group), group.how)
+    with hold(sweep.data_of(group).parent, wait=True):
+        return sweep.experiment.together(first, sweep.data_of(group), group.how)
 
 
 @contextlib.contextmanager
