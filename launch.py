@@ -101,12 +101,14 @@ def _space() -> list[dict]:
     file, (name, _, variant) = _config_file(), _config_name()
     if "sweep" not in file:
         raise UserError(f"{name}: has no sweep(), the list of overrides that --mode=sweep runs.")
-    asked = {"name": SWEEP.value, "variant": variant}
     takes = inspect.signature(file["sweep"]).parameters
+    if SWEEP.value and "name" not in takes:
+        raise UserError(f"--sweep={SWEEP.value}: {name} has one sweep alone: leave --sweep out.")
+    asked = {"name": SWEEP.value, "variant": variant}
     try:
         return file["sweep"](**{key: value for key, value in asked.items() if value and key in takes})
-    except KeyError as error:
-        raise UserError(f"--sweep={SWEEP.value}: {name} has no sweep {error}.") from None
+    except ValueError as error:
+        raise UserError(f"--sweep={SWEEP.value}: {error}") from None
 
 
 def parse(argv: list[str]) -> list[str]:

@@ -302,4 +302,6 @@ SWEEPS = {"rates": rates, "models": models}
 
 
 def sweep(name="rates", variant="bahdanau,embedded"):
+    if name not in SWEEPS:
+        raise ValueError(f"no sweep {name!r}: choose one of {', '.join(SWEEPS)}.")
     return SWEEPS[name](variant)

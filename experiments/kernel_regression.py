@@ -53,6 +53,12 @@ def estimators_of(config: ConfigDict, width: Array | float | None = None) -> dic
         raise UserError(f"config.estimators: {error}") from None
 
 
+def check(config: ConfigDict) -> None:
+    """Raise UserError for values that cannot be used."""
+    problem_of(config)
+    estimators_of(config)
+
+
 def keys_of(config: ConfigDict) -> Key[Array, " draws"]:
     """A key for each draw of every seed, along the first axis."""
     return jnp.concatenate([jax.random.split(jax.random.key(seed), config.draws) for seed in config.seeds])
@@ -202,6 +208,7 @@ EXPERIMENT = Experiment(
     describe=describe,
     figures=figures,
     tables=tables,
+    check=check,
     dynamic=("seeds", "data.noise", "kernel.width"),
     on_cpu="vmap",
     metric=lambda config: "estimators.kernel.mse_mean",

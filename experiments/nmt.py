@@ -2,12 +2,9 @@
 
 import functools
 import itertools
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -17,51 +14,44 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.batching import Batches, gather_on_host, split_buckets
 from attention_jax.data.config import DataConfig
-from attention_jax.data.corpus import Corpus, Reference, Split, load_references
+from attention_jax.data.corpus import Corpus, Reference, load_references
 from attention_jax.data.importing import export_to_tfds, identify, load_or_import
-from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import split_words
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import summarize
 from attention_jax.evaluation.translation import book_scores
 from attention_jax.reports.figures import Figure
-from attention_jax.reports.page import Table, render
+from attention_jax.reports.page import Table
 from attention_jax.reports.translation import (
-    attention_figure,
     learning_figures,
     length_figure,
     result_table,
     translation_table,
 )
 from attention_jax.runs.experiment import Description, Experiment, Together
-from attention_jax.runs.folder import Run, flatten, read_config, write_whole
-from attention_jax.runs.training import best_variables, last_variables, plan_of
+from attention_jax.runs.folder import Run, flatten, read_config
+from attention_jax.runs.training import best_variables, hyper_of, last_variables, plan_of
 from attention_jax.training.cost import flops
 from attention_jax.training.loop import Task, abstract_states, trainer
 from attention_jax.training.state import Variables, mean
 from attention_jax.training.step import train_step
+from experiments._outputs import ATTENTION_WRITERS, SHOWN_TRANSLATIONS, attention_examples, write_outputs
 from experiments._translator import (
     Members,
     Trained,
     Translator,
-    align,
-    attention,
     build,
     encode,
-    ended,
     init,
     loss,
     measure_split,
-    sentence_scores,
     split_of_files,
     translate,
     translate_texts,
     translator,
 )
 
-SHOWN_TRANSLATIONS = 30
 TRANSLATED_AT_ONCE = 512  # lines
-KEPT_ATTENTION = 2  # sentences whose attention a sweep lays side by side
 BEST_BY = ("validation.bleu", "validation.loss", "train.loss")
 HELD_OUT = ("validation", "test")
 
@@ -129,13 +119,19 @@ def together(config: ConfigDict, folder: Path, how: str) -> Together:
     )
 
 
+def check(config: ConfigDict) -> None:
+    """Raise UserError for values that no training can use."""
+    plan_of(config)
+    hyper_of(config, 0)
+
+
 def _finish(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, cost: dict, epoch: int) -> dict:
     """Measure every seed of a trained run, and what it cost; the training loss is the last epoch's."""
     last_epoch = (config.train.steps - 1) // epoch * epoch
     losses = [run.mean_over_steps("train.loss", seed, after=last_epoch) for seed in config.seeds]
     every = _trained(config, run, corpus, programs)
     found = [measure(config, run, trained) for trained in every]
-    _write_outputs(config, run, every[0], [outputs for _, outputs in found])
+    write_outputs(config, run, every[0], [outputs for _, outputs in found])
     measured = [numbers for numbers, _ in found]
     if len(measured) == len(losses):
         measured = [{"train": {"loss": value}, **member} for value, member in zip(losses, measured, strict=True)]
@@ -204,16 +200,6 @@ def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attentio
         yield from (decode(found[number]) if number in found else "" for number, _ in block)
 
 
-def _write_attention_page(trained: Trained, sources: Sentences, found: dict[int, list[int]], path: Path) -> None:
-    first = Sentences.join(sources[i] for i in range(min(len(sources), SHOWN_TRANSLATIONS)))
-    corpus, outputs = trained.corpus, list(found.values())[: len(first)]
-    with tempfile.TemporaryDirectory() as folder:
-        figure = _draw_attention(trained, first, outputs, Path(folder) / "attention.png")
-        rows = [(corpus.source.decode(first[i]), corpus.target.decode(outputs[i])) for i in range(len(first))]
-        table = Table("Translations", ("source", "translation"), rows)
-        write_whole(path, render("Attention", [table], [figure], ""))
-
-
 def prepare(config: ConfigDict, path: Path) -> str:
     """The config's corpus, split as it says, as the data set of TFDS that `path` names: FOLDER/NAME."""
     data = DataConfig(**config.data)
@@ -222,22 +208,6 @@ def prepare(config: ConfigDict, path: Path) -> str:
     none = [f"--config.data.{name}_path= --config.data.{name}=0" for name in absent]
     languages = f'--config.data.languages="{data.languages}"'
     return " ".join((f"--config.data.source=tfds:{path.name} --config.data.path={path.parent}", languages, *none))
-
-
-def _write_attention_archive(trained: Trained, sources: Sentences, found: dict[int, list[int]], path: Path) -> None:
-    """{"0.cross": [layers, heads, target, source], …, "0.source": words, "0.target": words}, for line 0."""
-    targets, corpus = ended(trained, sources, found.values()), trained.corpus
-    arrays: dict[str, Any] = {}
-    for place, (line, kinds) in enumerate(zip(found, attention(trained, sources, targets), strict=True)):
-        arrays |= {f"{line}.{kind}": weights for kind, weights in kinds.items()}
-        arrays |= {f"{line}.source": corpus.source.words(sources[place])}
-        arrays |= {f"{line}.target": corpus.target.words(targets[place])}
-    aside = path.with_name(f"{path.name}.partial.npz")
-    np.savez_compressed(aside, **arrays)
-    os.replace(aside, path)
-
-
-ATTENTION_WRITERS = {".html": _write_attention_page, ".npz": _write_attention_archive}
 
 
 def describe(config: ConfigDict) -> Description:
@@ -253,7 +223,7 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     drawn = [*learning_figures(run.metrics(), folder), length_figure(result, folder / "bleu_by_length.png")]
     if trained.programs.alignment is None:
         return drawn
-    return [*drawn, _attention_figure(config, trained, folder / "attention.png")]
+    return [*drawn, attention_examples(config, trained, folder / "attention.png")]
 
 
 def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
@@ -313,52 +283,6 @@ def _trained(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator)
     start = functools.partial(init, programs.model)
     every = COMBINE[config.evaluate.combine](config, run, start, config.evaluate.last)
     return [Trained(programs, members, corpus, DataConfig(**config.data)) for members in every]
-
-
-def _attention_figure(config: ConfigDict, trained: Trained, path: Path) -> Figure:
-    splits = trained.corpus.splits
-    split = splits["validation" if "validation" in splits else "train"]
-    places = np.linspace(0, len(split.source) - 1, config.evaluate.examples).astype(int)
-    sources = Sentences.join(split.source[place] for place in places)
-    return _draw_attention(trained, sources, translate(trained, sources), path)
-
-
-def _draw_attention(trained: Trained, sources: Sentences, outputs: Sequence[Sequence[int]], path: Path) -> Figure:
-    """Each translation beside the source words that its words looked at."""
-    targets, corpus = ended(trained, sources, outputs), trained.corpus
-    return attention_figure(
-        align(trained, sources, targets),
-        [corpus.source.words(sources[i]) for i in range(len(sources))],
-        [corpus.target.words(targets[i]) for i in range(len(targets))],
-        path,
-    )
-
-
-def _write_outputs(config: ConfigDict, run: Run, trained: Trained, outputs: list[dict[str, list[str]]]) -> None:
-    """The first seed's translations; and what tests of differences need, so that nobody decodes again.
-
-    scores.npz has, of every split, `SPLIT.bleu` and `SPLIT.bleu_13a`, [seeds, sentences, 10]; and the first seed's
-    attention on the first held-out references, `attention.0`, … with their words.
-    """
-    splits = trained.corpus.splits
-    scores: dict[str, Any] = {}
-    for name, hypotheses in outputs[0].items():
-        write_whole(run.path / f"predictions.{name}.txt", "".join(f"{text}\n" for text in hypotheses))
-        rows = [sentence_scores(splits[name], seed[name], config) for seed in outputs]
-        scores |= {f"{name}.{measure}": np.stack([row[measure] for row in rows]) for measure in rows[0]}
-    if trained.programs.alignment is not None and outputs[0]:
-        scores |= _kept_attention(trained, splits[next(iter(outputs[0]))])
-    np.savez_compressed(run.path / "scores.npz", **scores)
-
-
-def _kept_attention(trained: Trained, split: Split) -> dict[str, np.ndarray]:
-    places = range(min(KEPT_ATTENTION, len(split.source)))
-    sides = [Sentences.join(side[place] for place in places) for side in (split.source, split.target)]
-    words = [tokenizer.words for tokenizer in (trained.corpus.source, trained.corpus.target)]
-    kept = {f"attention.{place}": matrix for place, matrix in enumerate(align(trained, *sides))}
-    for name, side, read in zip(("source", "target"), sides, words, strict=True):
-        kept |= {f"attention.{place}.{name}": np.array(read(side[place])) for place in places}
-    return kept
 
 
 def _cost(config: ConfigDict, corpus: Corpus, programs: Translator) -> dict:
@@ -440,6 +364,7 @@ EXPERIMENT = Experiment(
     translate=translate_lines,
     prepare=prepare,
     identify=lambda config: identify(DataConfig(**config.data)),
+    check=check,
     dynamic=DYNAMIC,
     flops=lambda config, folder: _cost(config, *open_corpus(config, folder))["flops"],
 )

@@ -45,8 +45,8 @@ def sign_flip(values: Sequence[float], baseline: Sequence[float]) -> float:
 def paired_bootstrap(score: Score, system: Float[np.ndarray, "n d"], baseline: Float[np.ndarray, "n d"]) -> float:
     """Resampled sentences, the same of both: how often |δ*| exceeds its mean by more than the true |δ|.
 
-    p = (#{|δ*| − mean |δ*| > |δ|} + 1) / (B + 1) (Riezler & Maxwell 2005, fig. 2), which is sacreBLEU's. It counts
-    one tail: where nothing differs it finds a difference at 5% about one time in ten, not in twenty.
+    p = (#{|δ*| − mean |δ*| ≥ |δ|} + 1) / (B + 1) (Riezler & Maxwell 2005, fig. 2), sacreBLEU's but for ties. It
+    counts one tail: where nothing differs it finds a difference at 5% about one time in ten, not in twenty.
     """
     width = system.shape[-1]
     both = resampled_sums(np.concatenate([system, baseline], axis=-1), RESAMPLES)
@@ -60,7 +60,7 @@ def approximate_randomization(
 ) -> float:
     """Outputs swapped between the systems, sentence by sentence: how often a difference exceeds the true one.
 
-    p = (#{|δ*| > |δ|} + 1) / (R + 1) (Noreen 1989; Riezler & Maxwell 2005, fig. 1).
+    p = (#{|δ*| ≥ |δ|} + 1) / (R + 1) (Noreen 1989; Riezler & Maxwell 2005, fig. 1).
     """
     true = abs(float(score(system.sum(0)) - score(baseline.sum(0))))
     sums, moved = system.sum(0) + baseline.sum(0), _signs(len(system), SHUFFLES) @ (system - baseline)
@@ -92,4 +92,4 @@ def seeds_needed(comparisons: int, level: float = 0.05) -> int:
 
 
 def _exceeded(draws: Float[np.ndarray, " r"], true: float) -> float:
-    return float((np.sum(draws > true) + 1) / (len(draws) + 1))
+    return float((np.sum(draws >= true - 1e-9) + 1) / (len(draws) + 1))

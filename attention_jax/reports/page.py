@@ -92,7 +92,9 @@ def render(title: str, tables: Sequence[Table], figures: Sequence[Figure], confi
 
 
 def show_number(value: float) -> str:
-    """Four significant digits, integers whole."""
+    """Four significant digits, integers whole; True and False by name."""
+    if isinstance(value, bool):
+        return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 

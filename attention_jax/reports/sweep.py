@@ -30,6 +30,7 @@ class Setting(NamedTuple):
     overrides: dict[str, Any]
     values: dict[int, float]  # seed → metric
     scores: dict[int, np.ndarray]  # seed → BLEU's statistics of every sentence
+    references: str  # which sentences these are
     cost: dict[str, float]
     ends: list[str]  # of the cells without a value
     curves: list[Curve]
@@ -255,7 +256,7 @@ def _name(answer: Answer, place: int) -> str:
     overrides, keys = answer.rows[place].setting.overrides, _keys(answer)
     values = [(_short(key, keys), overrides[key]) for key in keys if key in overrides]
     if len(values) == 1:
-        return str(values[0][1])
+        return str(values[0][1]) or repr("")
     return ", ".join(f"{name} {show_number(v) if isinstance(v, (int, float)) else v}" for name, v in values)
 
 

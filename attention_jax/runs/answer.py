@@ -1,6 +1,6 @@
 """A sweep's answer: its cells read, its settings compared, and tables, figures and a page written. Nothing is run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from attention_jax.evaluation.statistics import mean_interval, resampled_sums, t
 from attention_jax.reports.page import render
 from attention_jax.reports.sweep import Answer, Curve, Row, Setting, figures_of, table_of, write_tables
 from attention_jax.runs.folder import Run, flatten, to_json, write_whole
-from attention_jax.runs.sweeps import Sweep, read_result
+from attention_jax.runs.sweeps import Sweep, failures, read_result
+from attention_jax.sweeps.cells import place_of
 
 LEVEL = 0.05
 LOWER = ("loss", "perplexity", "error", "mse", "seconds", "flops")  # metrics of which less is better
@@ -51,9 +52,13 @@ def compare(sweep: Sweep) -> Answer:
     settings = _settings(sweep, metric)
     if not any(setting.values for setting in settings):
         raise UserError(f"{sweep.path}: no finished cell has {metric!r}: name another with --config.sweep.metric=….")
-    baseline = _baseline(sweep, settings)
+    baseline = place_of([setting.overrides for setting in settings], sweep.config.sweep.baseline)
     rows = [_row(setting, settings[baseline], is_baseline=place == baseline) for place, setting in enumerate(settings)]
-    chosen = [row.p_sentences if row.p_sentences is not None else row.p_seeds for row in rows]
+    compared = [row for place, row in enumerate(rows) if place != baseline and row.mean is not None]
+    has_sentences = all(row.p_sentences is not None for row in compared)
+    if not has_sentences:
+        rows = [row._replace(p_sentences=None, p_bootstrap=None) for row in rows]
+    chosen = [row.p_sentences if has_sentences else row.p_seeds for row in rows]
     adjusted = holm([float("nan") if p is None else p for p in chosen])
     rows = [row._replace(p_adjusted=None if p != p else p) for row, p in zip(rows, adjusted, strict=True)]
     means = [row.mean if row.mean is not None else float("inf") * (1 if lower else -1) for row in rows]
@@ -73,36 +78,50 @@ def _setting(sweep: Sweep, metric: str, names: Sequence[str]) -> Setting:
     values: dict[int, float] = {}
     costs: list[dict[str, float]] = []
     scores: dict[int, np.ndarray] = {}
+    references: set[str] = set()
     ends: list[str] = []
-    first = None
+    finished: list[str] = []
+    failed = failures(sweep)
     for name in names:
         result = read_result(sweep.cell(name))
         if result is None or result["status"] in ENDS:
-            ends.append(ENDS[result["status"]] if result else "missing")
+            ends.append(ENDS[result["status"]] if result else "failed" if name in failed else "missing")
             continue
-        first = first or name
+        finished.append(name)
         members = result.get("members") or [result]
         for place, (seed, member) in enumerate(zip(result["seeds"], members, strict=False)):
             value = flatten(member).get(metric)
             if value is None:
+                ends.append("without a value")
                 continue
             values[seed] = value
-            kept = _sentence_scores(sweep.cell(name), metric, place)
+            kept, of = _sentence_scores(sweep.cell(name), metric, place)
             scores |= {} if kept is None else {seed: kept}
+            references.add(of)
         costs.append({key: value for key, value in flatten(result).items() if key in COSTS})
     overrides = {key: value for key, value in sweep.plan.cells[names[0]].overrides.items() if key != "seeds"}
     cost = {key: float(np.mean([c[key] for c in costs])) for key in COSTS if costs and all(key in c for c in costs)}
-    curves = [_curve(sweep, name, metric) for name in names if sweep.is_done(name)]
-    attention = _attention(sweep.cell(first)) if first else None
-    return Setting(overrides, values, scores if len(scores) == len(values) else {}, cost, ends, curves, attention)
+    curves = [_curve(sweep, name, metric) for name in finished]
+    attention = _attention(sweep.cell(finished[0])) if finished else None
+    return Setting(
+        overrides,
+        values,
+        scores if len(scores) == len(values) else {},
+        "".join(references),
+        cost,
+        ends,
+        curves,
+        attention,
+    )
 
 
-def _sentence_scores(cell: Path, metric: str, place: int) -> np.ndarray | None:
-    path = cell / "scores.npz"
-    if metric.partition(".")[2] not in ("bleu", "bleu_13a") or not path.exists():
-        return None
+def _sentence_scores(cell: Path, metric: str, place: int) -> tuple[np.ndarray | None, str]:
+    """A seed's statistics of every sentence, and what tells these sentences from others."""
+    path, split = cell / "scores.npz", metric.partition(".")[0]
+    if not path.exists():
+        return None, ""
     with np.load(path) as found:
-        return found[metric][place] if metric in found else None
+        return (found[metric][place], str(found[f"{split}.references"])) if metric in found else (None, "")
 
 
 def _curve(sweep: Sweep, name: str, metric: str) -> Curve:
@@ -130,7 +149,7 @@ def _row(setting: Setting, baseline: Setting, is_baseline: bool) -> Row:
     pair = [[side.values[seed] for seed in common] for side in (setting, baseline)]
     has_pairs = len(common) > 1
     rows = None
-    if setting.scores and baseline.scores and common:
+    if setting.scores and setting.references == baseline.references and common:
         rows = [np.concatenate([side.scores[seed] for seed in common], axis=-1) for side in (setting, baseline)]
     return Row(
         setting,
@@ -168,20 +187,6 @@ def _metric(sweep: Sweep) -> tuple[str, bool]:
     """What is compared, and whether less of it is better: of losses and errors."""
     name = sweep.config.sweep.metric or sweep.experiment.metric(sweep.config)
     return name, any(part in name.rpartition(".")[2] for part in LOWER)
-
-
-def _baseline(sweep: Sweep, settings: Sequence[Setting]) -> int:
-    asked = sweep.config.sweep.baseline
-    wanted = dict(part.split("=", 1) for part in asked.split(",") if "=" in part)
-    found = [place for place, setting in enumerate(settings) if _matches(setting.overrides, wanted)]
-    if not found or (asked and not wanted):
-        keys = ", ".join(f"{key}={value}" for key, value in settings[0].overrides.items())
-        raise UserError(f"config.sweep.baseline={asked!r}: no setting is that; the first is {keys}.")
-    return found[0]
-
-
-def _matches(overrides: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    return all(str(overrides.get(key)) == value for key, value in wanted.items())
 
 
 def _warning(settings: Sequence[Setting], rows: Sequence[Row]) -> str:

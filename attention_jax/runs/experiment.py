@@ -47,6 +47,7 @@ class Experiment(NamedTuple):
     evaluate_files: Callable[[ConfigDict, Run, list[str], list[str]], dict] | None = None  # inputs, references
     prepare: Callable[[ConfigDict, Path], str] | None = None  # its data as a data set of TFDS → how to train on it
     identify: Callable[[ConfigDict], str] = lambda config: ""  # what tells its data from other data
+    check: Callable[[ConfigDict], None] = lambda config: None  # raises UserError for values that cannot be used
     dynamic: tuple[str, ...] = ("seeds",)  # keys whose values need no program of their own
     flops: Callable[[ConfigDict, Path], float] | None = None  # of training one seed, its data in a folder
     on_cpu: str = "loop"  # how cells of a group run on a CPU, where the config leaves it open

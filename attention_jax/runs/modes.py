@@ -1,5 +1,6 @@
 """The modes of the launcher, written once: an experiment supplies functions, a mode calls them."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +53,9 @@ def report(experiment: Experiment, request: Request) -> None:
     """Draw the figures of a finished run, or of a sweep, and write its page again."""
     request.require_run()
     if is_sweep(request.workdir):
-        return _print_answer(open_sweep(experiment, request.workdir))
+        sweep = open_sweep(experiment, request.workdir)
+        refuse_other(sweep.path, without_settings(sweep.config), without_settings(request.config))
+        return _print_answer(dataclasses.replace(sweep, config=request.config))
     request = request._replace(config=without_settings(request.config))
     with request.open() as run:
         result = run.result()
@@ -116,18 +119,24 @@ def sweep(experiment: Experiment, request: Request) -> None:
         cwd=Path.cwd(),
         logs=planned.path / "logs",
         cells=len(cells),
-        done=lambda: sum((planned.cell(name) / "result.json").exists() for name in cells),
+        done=lambda: sum(map(planned.is_done, cells)),
     )
-    ENGINES[settings.engine](order, settings)
-    if any(map(planned.is_done, cells)):
-        _print_answer(planned)
+    if order.done() < len(cells):
+        ENGINES[settings.engine](order, settings)
     failed = failures(planned)
     lines = [f"  {planned.cell(name)}: {line}" for name, line in failed.items()]
     missing = len(cells) - order.done() - len(failed)
     if missing:
         lines.append(f"  {missing} were not reached: the same command goes on with them (logs in {order.logs})")
     if lines:
-        raise UserError("\n".join((f"{len(failed)} of {len(cells)} cells failed, {missing} are missing:", *lines)))
+        lines = [f"{len(failed)} of {len(cells)} cells failed, {missing} are missing:", *lines]
+    try:
+        if order.done():
+            _print_answer(planned)
+    except UserError as error:
+        lines = [str(error), *lines]
+    if lines:
+        raise UserError("\n".join(lines))
 
 
 def show_plan(experiment: Experiment, request: Request) -> None:

@@ -13,18 +13,15 @@ from attention_jax.errors import UserError
 from attention_jax.runs.experiment import Experiment, Request
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
 from attention_jax.runs.machine import free_memory
-from attention_jax.runs.sweeps import Sweep, data_folder, open_sweep
+from attention_jax.runs.sweeps import Sweep, current_code, data_folder, open_sweep
 from attention_jax.runs.training import hyper_of, tell
-from attention_jax.sweeps.cells import NOT_OF_A_CELL, Cell, code_version, nested, resolve, without_settings
+from attention_jax.sweeps.cells import NOT_OF_A_CELL, Cell, nested, place_of, resolve, without_settings
 from attention_jax.sweeps.engines import ENGINES
 from attention_jax.sweeps.matching import matched
-from attention_jax.sweeps.plan import LOOP, VMAP, extend, read_plan, require_dynamic
+from attention_jax.sweeps.plan import LOOP, VMAP, extend, only, read_plan, require_dynamic
 from attention_jax.sweeps.plan import to_json as plan_to_json
 from attention_jax.training.cost import cost
 from attention_jax.training.step import train_steps
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-CODE = ("attention_jax", "experiments")
 
 
 def make_plan(experiment: Experiment, request: Request) -> Sweep:
@@ -36,9 +33,13 @@ def make_plan(experiment: Experiment, request: Request) -> Sweep:
         return open_sweep(experiment, request.workdir)
     config, path = request.config, request.workdir
     _require_settings(config, experiment)
-    code = code_version(ROOT, CODE)
-    adjust = functools.partial(_match, experiment, config, path)
-    cells = resolve(request.space(), request.configure, experiment.identify, code, adjust)
+    code = current_code()
+    space = request.space()
+    adjust = functools.partial(_match, experiment, config, path, space)
+    cells = resolve(space, request.configure, experiment.identify, code, adjust)
+    place_of([cell.overrides for cell in cells], config.sweep.baseline)
+    for flat in {repr({**cell.config, "seeds": 0}): cell.config for cell in cells}.values():
+        experiment.check(nested(flat))
     with hold(path):
         stored, plan = read_config(path), read_plan(path / "plan.json")
         if stored is not None and plan is None:
@@ -48,14 +49,15 @@ def make_plan(experiment: Experiment, request: Request) -> Sweep:
         if not any((path / "cells").glob("*")):
             plan = None  # nothing was begun
         if plan is not None and plan.code != code:
-            cells = _of_other_code(Sweep(path, experiment, config, plan), cells, code)
+            sweep = Sweep(path, experiment, config, plan)
+            plan, cells = only(plan, sweep.is_done), _of_other_code(sweep, cells, code)
 
         def choose(cell, count):
-            return _how(experiment, config, nested(cell.config), data_folder(path, cell.config), count)
+            return _how(experiment, config, nested(cell.config), data_folder(path, experiment, cell.config), count)
 
         plan = extend(plan, cells, code, experiment.dynamic, choose)
-        write_whole(path / "config.json", to_json(config))
         write_whole(path / "plan.json", plan_to_json(plan))
+        write_whole(path / "config.json", to_json(config))
     return Sweep(path, experiment, config, plan)
 
 
@@ -91,14 +93,14 @@ def describe_plan(sweep: Sweep) -> str:
 
 
 def _of_other_code(sweep: Sweep, cells: Sequence[Cell], code: str) -> list[Cell]:
-    """The cells, those that other code made by their names there. Raises UserError unless that was asked for."""
+    """The cells, those that other code has done by their names there. Raises UserError unless that was asked for."""
     done = sum(map(sweep.is_done, sweep.plan.cells))
     if not sweep.config.sweep.any_code:
         raise UserError(
             f"{sweep.path}: its {len(sweep.plan.cells)} cells, {done} of them done, were made by other code "
             f"({sweep.plan.code}; this is {code}). Choose another --workdir, or mix them: --config.sweep.any_code=True."
         )
-    by_config = {name.partition("-")[0]: name for name in sweep.plan.cells}
+    by_config = {name.partition("-")[0]: name for name in sweep.plan.cells if sweep.is_done(name)}
     return [cell._replace(name=by_config.get(cell.name.partition("-")[0], cell.name)) for cell in cells]
 
 
@@ -107,6 +109,8 @@ def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
     if missing:
         raise UserError(f"config has no section {missing[0]!r}, which a sweep needs: attention_jax/sweeps/settings.py.")
     require_dynamic(config.population.dynamic, experiment.dynamic)
+    if config.sweep.workers < 1:
+        raise UserError(f"config.sweep.workers={config.sweep.workers}: needs 1 or more.")
     choices = (("sweep.engine", ENGINES), ("sweep.match", ("", "flops")), ("population.how", ("auto", LOOP, VMAP)))
     for key, known in choices:
         section, _, name = key.partition(".")
@@ -120,22 +124,22 @@ def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
 
 
 def _match(
-    experiment: Experiment, config: ConfigDict, path: Path, configs: list[dict[str, Any]]
+    experiment: Experiment, config: ConfigDict, path: Path, space: list[dict], configs: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The cells' configs, all to train for as many FLOPs as the first one where that was asked for."""
+    """The cells' configs, all to train for as many FLOPs as the baseline where that was asked for."""
     if not config.sweep.match:
         return configs
     if (count := experiment.flops) is None:
         raise UserError(f"config.sweep.match: {config.experiment} trains nothing to match.")
 
     def flops(flat):
-        return count(nested(flat), data_folder(path, flat))
+        return count(nested(flat), data_folder(path, experiment, flat))
 
     def solve(flat):
         found = matched(flat, config.sweep.match_by, config.sweep.match_unit, target, flops)
         return found[config.sweep.match_by]
 
-    target, found = flops(configs[0]), []
+    target, found = flops(configs[place_of(space, config.sweep.baseline)]), []
     solved: dict[str, int] = {}
     for flat in configs:
         statics = repr(sorted(item for item in flat.items() if item[0] not in experiment.dynamic))

@@ -1,17 +1,17 @@
 """A wave: cells that train together, each into a run folder of its own, as if it had been run alone."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 from ml_collections import ConfigDict
 
 from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.training import Bar, Member, hooks_of, hypers_of, open_checkpoints, restore, tell
-from attention_jax.training.loop import Trainer, fit
+from attention_jax.training.loop import Trainer, abstract_states, fit
 from attention_jax.training.state import TrainState
 
 
@@ -33,7 +33,7 @@ def train_wave(
 ) -> list[int | None]:
     """Train a wave's members to a step, from where they are; for each cell the step at which it diverged, if it did.
 
-    Every cell then has a checkpoint of its own, but for those that diverged. Raises Interrupted where asked to stop.
+    Every cell then has the checkpoints that it would have alone. Raises Interrupted where asked to stop.
     """
     trainer, members = together.trainer, wave.members
     if trainer is None:
@@ -45,10 +45,15 @@ def train_wave(
         states = states or restore(trainer, members, checkpoints, together.start_from)
         bar.skip(max(int(state.step) for state in states) * len(members))
         states = fit(trainer, hypers_of(members), states, checkpoints, hooks, until)
-    step = max(int(state.step) for state in states)
-    if is_interrupted() and step < until and any(state.is_finite for state in states):
-        raise Interrupted(f"stopped and saved at step {step:,}.")
-    return _divided(wave, trainer, states, step)
+        step = max(int(state.step) for state in states)
+        if is_interrupted() and step < until and any(state.is_finite for state in states):
+            raise Interrupted(f"stopped and saved at step {step:,}.")
+        if len(wave.runs) > 1:
+            saved = list(checkpoints.restore_each(abstract_states(trainer.task.init, len(members))))
+            _divide(wave, trainer, saved[::-1])
+    places = itertools.accumulate((len(config.seeds) for config in wave.configs), initial=0)
+    owned = [states[first:last] for first, last in itertools.pairwise(places)]
+    return [min((int(state.step) for state in own if not state.is_finite), default=None) for own in owned]
 
 
 def _own_states(wave: Wave, trainer: Trainer) -> list[TrainState] | None:
@@ -63,17 +68,16 @@ def _own_states(wave: Wave, trainer: Trainer) -> list[TrainState] | None:
     return found if len({int(state.step) for state in found}) == 1 else None
 
 
-def _divided(wave: Wave, trainer: Trainer, states: list[TrainState], step: int) -> list[int | None]:
-    """Give every cell its own members' states."""
-    diverged: list[int | None] = []
+def _divide(wave: Wave, trainer: Trainer, saved: Sequence[tuple[int, list[TrainState]]]) -> None:
+    """Give every cell its own members' states of every checkpoint, the oldest first."""
+    first = 0
     for config, run in zip(wave.configs, wave.runs, strict=True):
-        own, states = states[: len(config.seeds)], states[len(config.seeds) :]
-        steps = [int(state.step) for state in own if not state.is_finite]
-        diverged.append(min(steps, default=None))
-        if not steps and len(wave.runs) > 1:
-            with open_checkpoints(run.checkpoints, trainer.plan) as checkpoints:
-                checkpoints.save(step, jax.device_get(own))
-    return diverged
+        last = first + len(config.seeds)
+        with open_checkpoints(run.checkpoints, trainer.plan) as checkpoints:
+            for step, states in saved:
+                if all(state.is_finite for state in states[first:last]):
+                    checkpoints.save(step, states[first:last])
+        first = last
 
 
 def _counting(bar: Bar, members: int) -> Callable[[int, float, float], None]:

@@ -20,8 +20,12 @@ from ml_collections import ConfigDict
 from attention_jax.errors import UserError
 from attention_jax.runs.experiment import Experiment
 from attention_jax.runs.folder import read_config
-from attention_jax.sweeps.cells import nested
+from attention_jax.sweeps.cells import code_version, nested
 from attention_jax.sweeps.plan import Group, Plan, read_plan
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CODE = ("attention_jax", "experiments")
+_FOLDERS: dict[tuple[Path, str], Path] = {}  # data is identified once a process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,21 +56,33 @@ class Sweep:
 
     def setting_of(self, name: str) -> str:
         """What a cell shares with the cells that differ from it in seeds alone."""
-        return repr({key: value for key, value in self.plan.cells[name].overrides.items() if key != "seeds"})
+        config = self.groups[name].config | self.plan.cells[name].dynamic
+        return repr(sorted(item for item in config.items() if item[0] != "seeds"))
 
     def data_of(self, group: Group) -> Path:
-        """Where the cells of a group have their data: one folder for each way to read it."""
-        return data_folder(self.path, group.config)
+        """Where the cells of a group have their data."""
+        return data_folder(self.path, self.experiment, group.config | self.plan.cells[group.waves[0][0]].dynamic)
 
     def steps(self, group: Group) -> int:
         """How many steps a member of a group takes; 1 where nothing is trained step by step."""
         return group.config.get("train.steps", 1)
 
 
-def data_folder(path: Path, flat: Mapping[str, Any]) -> Path:
-    """Where in a sweep a config's data is."""
-    data = sorted(item for item in flat.items() if item[0].startswith("data."))
-    return path / "data" / hashlib.sha256(repr(data).encode()).hexdigest()[:12]
+def data_folder(path: Path, experiment: Experiment, flat: Mapping[str, Any]) -> Path:
+    """Where in a sweep a config's data is: a folder for each data, way to read it and vocabulary that is given."""
+    statics = {key: value for key, value in flat.items() if key not in experiment.dynamic}
+    read = sorted(item for item in statics.items() if item[0].startswith("data.") or item[0] == "train.init_from")
+    named = repr(read)
+    if (path, named) not in _FOLDERS:
+        digest = hashlib.sha256(f"{named}{experiment.identify(nested(flat))}".encode()).hexdigest()
+        _FOLDERS[path, named] = path / "data" / digest[:12]
+    return _FOLDERS[path, named]
+
+
+@functools.cache
+def current_code() -> str:
+    """The version of the code that runs."""
+    return code_version(ROOT, CODE)
 
 
 def read_result(cell: Path) -> dict | None:

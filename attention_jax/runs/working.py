@@ -1,6 +1,7 @@
 """Doing a sweep's work: whatever is missing and no other process does, whichever engine started this one."""
 
 import contextlib
+import json
 import os
 import shutil
 import time
@@ -8,12 +9,15 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import jax
+from ml_collections import ConfigDict
+
 from attention_jax.errors import UserError
 from attention_jax.runs.experiment import Together, finished
 from attention_jax.runs.folder import Busy, Run, hold, to_json, write_result, write_whole
 from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.population import Wave, train_wave
-from attention_jax.runs.sweeps import Sweep
+from attention_jax.runs.sweeps import Sweep, current_code
 from attention_jax.runs.training import Bar, tell
 from attention_jax.sweeps.plan import Group
 
@@ -21,8 +25,14 @@ from attention_jax.sweeps.plan import Group
 def work(sweep: Sweep) -> None:
     """Do what is missing and what no other process does at this moment.
 
-    A cell that fails is put down in its error.txt and stops nothing else. Raises Interrupted where asked to stop.
+    A cell that fails is put down in its error.txt and stops nothing else. Raises Interrupted where asked to stop, and
+    UserError where the plan is of other code.
     """
+    if sweep.plan.code != (code := current_code()) and not sweep.config.sweep.any_code:
+        raise UserError(
+            f"{sweep.path}: planned with other code ({sweep.plan.code}; this is {code}). Start it with --mode=sweep "
+            "--config=…, which says what there is to do."
+        )
     steps = sum(sweep.steps(group) * len(wave) for group, wave in _missing(sweep))
     with interruptible() as is_interrupted, Bar(steps, 0) as bar:
         for group in sweep.plan.groups:
@@ -42,6 +52,8 @@ def _work_on(sweep: Sweep, group: Group, bar: Bar, is_interrupted: Callable[[], 
                 homes = {index: sweep.path / "waves" / f"{group.name}-{index}" for index in share}
                 for home in homes.values():
                     stack.enter_context(hold(home))
+                matmul = group.config["precision.matmul"]
+                stack.enter_context(jax.default_matmul_precision(None if matmul == "default" else matmul))
                 together = together or _together(sweep, group)
                 _run(sweep, group, together, {homes[i]: waves[i] for i in share}, bar, is_interrupted)
             except Busy:
@@ -80,51 +92,72 @@ def _train(
     is_interrupted: Callable[[], bool],
 ) -> None:
     """Train a wave's unfinished cells to a step; write the results of those that end there."""
-    is_whole = any((home / "checkpoints").glob("[0-9]*"))  # checkpoints are of all members, finished or not
     missing = [name for name in names if not sweep.is_done(name)]
     if not missing:
         return
-    chosen = list(names) if is_whole else missing
+    chosen = _members(home, missing)
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(_open_cell(sweep, name, 1 / len(chosen))) for name in chosen]
         configs = [sweep.config_of(name) for name in chosen]
         diverged = train_wave(Wave(configs, runs, home), together, until, bar, is_interrupted)
-        ended = until == sweep.steps(sweep.groups[names[0]])
-        batches = [range(len(chosen))] if together.trainer is None else [[place] for place in range(len(chosen))]
-        for places in batches if ended else []:
-            kept = [place for place in places if diverged[place] is None and chosen[place] in missing]
-            metrics = together.finish([configs[i] for i in kept], [runs[i] for i in kept]) if kept else []
-            for place, found in zip(kept, metrics, strict=True):
-                _write_result(runs[place], finished(configs[place], found))
-            bar.skip(len(kept) if together.trainer is None else 0)
-        for place, step in enumerate(diverged):
+        cells = [cell for cell in zip(configs, runs, diverged, strict=True) if cell[1].path.name in missing]
+        for config, run, step in cells:
             if step is not None:
-                _write_result(runs[place], {**finished(configs[place], {}), "status": "diverged", "step": step})
-    if len(names) > 1:
-        shutil.rmtree(home / "checkpoints", ignore_errors=True)
+                _write_result(run, {**finished(config, {}), "status": "diverged", "step": step})
+        if until == sweep.steps(sweep.groups[names[0]]):
+            _finish(sweep, together, [(config, run) for config, run, step in cells if step is None], bar)
+    if (home / "checkpoints").exists():  # every cell has its own now
+        shutil.rmtree((home / "checkpoints").replace(home / "done"))
+
+
+def _members(home: Path, missing: list[str]) -> list[str]:
+    """The cells that train together: those that the wave's checkpoints are of, or those with something left to do."""
+    path = home / "members.json"
+    shutil.rmtree(home / "done", ignore_errors=True)
+    if any((home / "checkpoints").glob("[0-9]*")) and path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    write_whole(path, json.dumps(missing))
+    return missing
+
+
+def _finish(sweep: Sweep, together: Together, cells: Sequence[tuple[ConfigDict, Run]], bar: Bar) -> None:
+    """Measure trained cells and write their results, each for itself where it was trained."""
+    for batch in [cells] if together.trainer is None else [[cell] for cell in cells]:
+        configs, runs = [config for config, _ in batch], [run for _, run in batch]
+        try:
+            metrics = together.finish(configs, runs) if batch else []
+        except Exception as error:
+            _put_down(sweep, [run.path.name for run in runs], error)
+            continue
+        for config, run, found in zip(configs, runs, metrics, strict=True):
+            _write_result(run, finished(config, found))
+        bar.skip(len(batch) if together.trainer is None else 0)
 
 
 def _drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
-    """Write results of the settings that end at a rung: all seeds of a setting together, the worst share of them."""
+    """Write results of the settings that end at a rung: all seeds of a setting together, the worst share of them.
+
+    Every setting that reached the rung is ranked, whatever became of it since, so that a restart drops the same.
+    """
     by = sweep.config.train.best_by
-    alive = [name for name in names if not sweep.is_done(name)]
+    lines = {name: [x for x in Run(sweep.cell(name), 0.0).metrics() if x["step"] == step and by in x] for name in names}
+    if not any(lines.values()):
+        raise UserError(
+            f"config.population.rungs: {by} is not measured at step {step}: choose multiples of "
+            "config.train.evaluate_every."
+        )
     scores: dict[str, list[float]] = {}
-    for name in alive:
-        lines = [line for line in Run(sweep.cell(name), 0.0).metrics() if line["step"] == step and by in line]
-        if not lines:
-            raise UserError(
-                f"config.population.rungs: {by} is not measured at step {step}: choose multiples of "
-                "config.train.evaluate_every."
-            )
-        values = [line[by] * (-1 if by.endswith("loss") else 1) for line in lines]
+    for name, found in lines.items():
+        values = [line[by] * (-1 if by.endswith("loss") else 1) for line in found]
         scores.setdefault(sweep.setting_of(name), []).extend(values)
-    ranked = sorted(scores, key=lambda setting: sum(scores[setting]) / len(scores[setting]))
-    worst = set(ranked[: int(len(ranked) * sweep.config.population.halving)])
-    for name in alive:
-        if sweep.setting_of(name) in worst:
+    ranked = sorted((sum(values) / len(values), setting) for setting, values in scores.items() if values)
+    worst = {setting for _, setting in ranked[: int(len(ranked) * sweep.config.population.halving)]}
+    if not worst:
+        tell(f"step {step}: {len(ranked)} settings share this program, too few to drop one")
+    for name in names:
+        if sweep.setting_of(name) in worst and lines[name] and not sweep.is_done(name):
             with _open_cell(sweep, name) as run:
-                last = [line for line in run.metrics() if line["step"] == step][-1]
-                result = finished(sweep.config_of(name), {"step": step, "last": last})
+                result = finished(sweep.config_of(name), {"step": step, "last": lines[name][-1]})
                 _write_result(run, {**result, "status": "dropped"})
 
 
@@ -143,8 +176,8 @@ def _open_cell(sweep: Sweep, name: str, share: float = 1.0) -> Iterator[Run]:
     data = sweep.data_of(sweep.groups[name])
     if data.exists() and not (path / "data").is_symlink():
         (path / "data").symlink_to(os.path.relpath(data, path))
-    if not (path / "config.json").exists():
-        (path / "config.json").write_text(to_json(sweep.config_of(name)), encoding="utf-8")
+    (path / "error.txt").unlink(missing_ok=True)
+    (path / "config.json").write_text(to_json(sweep.config_of(name)), encoding="utf-8")
     run = Run(path, time.perf_counter(), share=share)
     try:
         yield run
@@ -153,7 +186,6 @@ def _open_cell(sweep: Sweep, name: str, share: float = 1.0) -> Iterator[Run]:
 
 
 def _write_result(run: Run, result: dict) -> None:
-    (run.path / "error.txt").unlink(missing_ok=True)
     write_result(run.path, result | {"seconds": round(run.seconds(), 2)})
 
 

@@ -3,9 +3,11 @@
 A config is seen here as a flat dict, `{"optimizer.learning_rate": 0.001, …}`.
 """
 
+import ast
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,6 +79,27 @@ class _Base:
         if (known := (key, repr(value))) not in self._values:
             self._values[known] = _checked(self._config, self.flat, key, value)
         return self._values[known]
+
+
+def place_of(space: Sequence[Overrides], asked: str) -> int:
+    """The first cell with every `KEY=VALUE` of a list with commas; "" is the first of all.
+
+    Raises UserError where there is none.
+    """
+    parts = [part.partition("=") for part in re.split(r",(?=[\w.]+=)", asked)] if asked else []
+    for place, overrides in enumerate(space):
+        if all(key in overrides and _is(overrides[key], value) for key, _, value in parts):
+            return place
+    first = ",".join(f"{key}={value}" for key, value in space[0].items() if key != "seeds")
+    raise UserError(f"config.sweep.baseline={asked!r}: no setting is that; the first is {first!r}.")
+
+
+def _is(value: Any, text: str) -> bool:
+    """Whether a value is what a text says: 1e-3 is 0.001."""
+    try:
+        return value == ast.literal_eval(text) or str(value) == text
+    except (ValueError, SyntaxError):
+        return str(value) == text
 
 
 def without_settings(config: ConfigDict) -> ConfigDict:

@@ -1,5 +1,6 @@
 """The engines: where a sweep's work is done. Each is handed a command that works until nothing is left to claim."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -73,8 +74,7 @@ def slurm(work: Work, settings: Mapping[str, Any]) -> None:
     with executor.batch():
         jobs = [executor.submit(task) for _ in range(settings["workers"])]
     print(f"submitted {jobs[0].job_id.partition('_')[0]}: {len(jobs)} tasks; logs in {work.logs}", file=sys.stderr)
-    queued = ("squeue", "--noheader", f"--jobs={jobs[0].job_id.partition('_')[0]}")
-    _watch(work, lambda: bool(subprocess.run(queued, capture_output=True).stdout.strip()))
+    _watch(work, functools.partial(_is_queued, jobs[0].job_id.partition("_")[0]))
 
 
 ENGINES: dict[str, Callable[[Work, Mapping[str, Any]], None]] = {
@@ -105,6 +105,12 @@ class _Task:
             self._process.terminate()
             self._process.wait()
         return submitit.helpers.DelayedSubmission(_Task(self._command, self._cwd))
+
+
+def _is_queued(job: str) -> bool:
+    """Whether a job of SLURM's waits or runs; one that is forgotten does not, but a controller may be busy."""
+    asked = subprocess.run(("squeue", "--noheader", f"--jobs={job}"), capture_output=True, text=True, check=False)
+    return bool(asked.stdout.strip()) or (asked.returncode != 0 and "Invalid job id" not in asked.stderr)
 
 
 def _watch(work: Work, is_running: Callable[[], bool]) -> None:

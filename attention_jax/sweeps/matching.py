@@ -27,6 +27,8 @@ def matched(
 
     low, high = 0, max(config[key] // unit, 1)
     while cost(high) < target:
+        if cost(2 * high) <= cost(high):
+            raise UserError(f"config.sweep.match_by={key!r}: does not change how many FLOPs training takes.")
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

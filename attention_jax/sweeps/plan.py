@@ -71,7 +71,15 @@ def extend(
         known = groups.get(name, Group(name, _static(members[0].config, dynamic), how, []))
         groups[name] = known._replace(waves=[*known.waves, *waves])
     added = {cell.name: _planned(cell, dynamic) for members in fresh.values() for cell in members}
-    return Plan(old.code, {**old.cells, **added}, list(groups.values()))
+    return Plan(code, {**old.cells, **added}, list(groups.values()))
+
+
+def only(plan: Plan, keeps: Callable[[str], bool]) -> Plan:
+    """The plan without the cells that `keeps` says no to."""
+    cells = {name: cell for name, cell in plan.cells.items() if keeps(name)}
+    waves = {group.name: [[name for name in wave if name in cells] for wave in group.waves] for group in plan.groups}
+    groups = [group._replace(waves=[wave for wave in waves[group.name] if wave]) for group in plan.groups]
+    return Plan(plan.code, cells, [group for group in groups if group.waves])
 
 
 def read_plan(path: Path) -> Plan | None:

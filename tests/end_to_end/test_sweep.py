@@ -155,14 +155,19 @@ def test_started_again_nothing_runs_and_with_more_seeds_only_they_do(sweeper):
 
 
 def test_a_failed_cell_stops_no_other_and_is_listed_at_the_end(sweeper):
-    space = grid("optimizer.learning_rate", (-1.0, 1e-2))
-    with pytest.raises(
-        UserError, match=r"1 of 2 cells failed, 0 are missing:\n .*config.optimizer.learning_rate=-1.0: needs 0 or more"
-    ):
+    space = grid("train.init_from", ("nowhere", ""))
+    with pytest.raises(UserError, match=r"1 of 2 cells failed, 0 are missing:\n .*nowhere.* holds no run"):
         sweeper.run(space)
     results = sweeper.results()
-    assert results["{'optimizer.learning_rate': 0.01}"]["status"] == "finished"
-    assert results["{'optimizer.learning_rate': -1.0}"] is None
+    assert results["{'train.init_from': ''}"]["status"] == "finished"
+    assert results["{'train.init_from': 'nowhere'}"] is None
+    assert [row["not counted"] for row in sweeper.table()] == ["", "1 failed"]
+
+
+def test_a_value_that_cannot_be_used_is_refused_before_anything_runs(sweeper):
+    with pytest.raises(UserError, match="config.optimizer.learning_rate=-1.0: needs 0 or more"):
+        sweeper.run(grid("optimizer.learning_rate", (1e-2, -1.0)))
+    assert not (sweeper.folder / "sweep").exists()
 
 
 @pytest.mark.parametrize("how", ["loop", "vmap"])
@@ -197,6 +202,8 @@ def test_halving_drops_the_worst_settings_with_all_their_seeds(sweeper, how):
     sweeper.run(space, "whole", population__how=how)
     ours, theirs = sweeper.results(), sweeper.results("whole")
     kept = [key for key, end in ends.items() if end == "finished"]
+    sweeper.run(space, population__how=how, **halving)  # again: the same are dropped
+    assert {key: result["status"] for key, result in sweeper.results().items()} == ends
     for key in kept:
         assert ours[key]["validation"]["loss"] == pytest.approx(theirs[key]["validation"]["loss"], rel=1e-4)
 
@@ -270,6 +277,12 @@ def test_variants_are_matched_in_flops_within_a_hundredth(sweeper):
     assert flops[1] == pytest.approx(flops[0], rel=0.01)
     steps = [sweep.config_of(name).train.steps for name in sweep.plan.cells]
     assert steps[0] == 200 > steps[1]
+
+
+def test_checkpoints_side_by_side_are_those_that_each_has_alone(sweeper):
+    sweeper.run(RATES, population__how="vmap", evaluate__combine="average", evaluate__last=2, train__keep_last=2)
+    for cell in sweeper.cells():
+        assert sorted(path.name for path in (cell / "checkpoints").iterdir() if path.name.isdigit()) == ["18", "24"]
 
 
 def test_a_plan_says_what_shares_a_program_and_how_long_it_will_take(sweeper, capsys):

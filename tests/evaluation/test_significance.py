@@ -76,6 +76,16 @@ def test_on_bleu_they_agree_with_sacrebleus(random, kind, ours):
         assert ours(bleu_of_statistics, *rows) == pytest.approx(scores["BLEU"][1].p_value, abs=0.05)
 
 
+def test_systems_that_say_the_same_do_not_differ(random):
+    rows = random.normal(size=(50, 2))
+    changed = rows.copy()
+    changed[3] += 1
+    total = lambda sums: sums.sum(-1)  # noqa: E731
+    assert approximate_randomization(total, rows, rows) == 1
+    assert paired_bootstrap(total, rows, rows) == 1
+    assert approximate_randomization(total, changed, rows) == 1  # one sentence: as likely the other way round
+
+
 def test_holm_is_the_step_down_of_bonferroni():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     adjusted = holm([0.5, math.nan, 0.02])
