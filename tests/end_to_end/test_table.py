@@ -1,30 +1,45 @@
 """The table of Multi30k is made of the kept results alone, with an interval where there are seeds."""
 
 import json
-import subprocess
-import sys
 
-from support import ROOT
+import pytest
+from absl import flags
 
 from experiments import _table
 
-
-def test_the_table_is_printed_from_the_kept_results():
-    command = [sys.executable, "-m", "experiments._table"]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    kept = json.loads((_table.RESULTS / "multi30k-bahdanau-0.json").read_text(encoding="utf-8"))
-    (line,) = (line for line in process.stdout.splitlines() if "bahdanau" in line)
-    assert f" {kept['test']['bleu']:.1f} " in line
-    assert f" {kept['test']['beams']['bleu']:.1f} " in line
+KEPT = {
+    "validation": {"perplexity_per_word": 6.5},
+    "test": {"bleu": 30.0, "bleu_13a": 29.0, "chrf": 50.0, "beams": {"bleu": 31.0, "bleu_13a": 30.0, "chrf": 51.0}},
+    "cost": {"parameters": 6_300_000, "flops": 2e14, "seconds": 600.0},
+}
 
 
-def test_seeds_are_averaged_with_their_interval(tmp_path, monkeypatch):
-    kept = json.loads((_table.RESULTS / "multi30k-bahdanau-0.json").read_text(encoding="utf-8"))
-    for seed, bleu in enumerate((30.0, 32.0, 34.0)):
-        kept["test"]["bleu"] = bleu
-        (tmp_path / f"multi30k-bahdanau-{seed}.json").write_text(json.dumps(kept), encoding="utf-8")
+@pytest.fixture
+def keep(tmp_path, monkeypatch):
+    """Keep results of a model with some BLEU, a seed each."""
     monkeypatch.setattr(_table, "RESULTS", tmp_path)
-    row = next(row for row in _table.ROWS if row.model == "bahdanau")
-    columns = _table.columns(row)
+
+    def kept(model, *values):
+        for seed, bleu in enumerate(values):
+            result = KEPT | {"test": KEPT["test"] | {"bleu": bleu}}
+            (tmp_path / f"multi30k-{model}-{seed}.json").write_text(json.dumps(result), encoding="utf-8")
+
+    return kept
+
+
+def test_the_table_is_printed_from_the_kept_results(keep, capsys):
+    flags.FLAGS.mark_as_parsed()
+    keep("bahdanau", 39.04)
+    keep("seq2seq", 21.0)
+    _table.main([])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["seq2seq", "bahdanau"]
+    assert " 39.0 " in lines[-1]
+    assert " 31.0 " in lines[-1]
+
+
+def test_seeds_are_averaged_with_their_interval(keep):
+    keep("bahdanau", 30.0, 32.0, 34.0)
+    columns = _table.columns(next(row for row in _table.ROWS if row.model == "bahdanau"))
     assert columns["seeds"] == "3"
     assert columns["test BLEU, greedy"] == "32.0 [27.0, 37.0]"  # 32 ± 4.303 · 2 / √3
