@@ -168,10 +168,7 @@ def _pareto(answer: Answer, path: Path) -> Figure:
     )
     front, best = [], -np.inf
     for flops, negative, place in points:
-        axis.plot([flops], [-sign * negative], "o", markersize=5)
-        axis.annotate(
-            _name(answer, place), (flops, -sign * negative), fontsize=6, xytext=(4, 3), textcoords="offset points"
-        )
+        axis.plot([flops], [-sign * negative], "o", markersize=5, label=_name(answer, place))
         if -negative > best:
             front.append((flops, -sign * negative))
             best = -negative
@@ -179,8 +176,8 @@ def _pareto(answer: Answer, path: Path) -> Figure:
     axis.set_xscale("log")
     axis.set_xlabel("training FLOPs of a seed")
     axis.set_ylabel(answer.metric)
-    axis.margins(x=0.15)
     axis.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize=7)
     return save(
         figure, path, f"{answer.metric} against training FLOPs; the dashed front joins what nothing beats in both."
     )
