@@ -20,9 +20,9 @@ from attention_jax.evaluation.significance import (
 from attention_jax.evaluation.statistics import mean_interval, resampled_sums, two_level_interval
 from attention_jax.reports.page import render
 from attention_jax.reports.sweep import Answer, Curve, Row, Setting, figures_of, table_of, write_tables
-from attention_jax.runs.folder import Run, flatten, to_json, write_whole
+from attention_jax.runs.folder import Run, to_json, write_whole
 from attention_jax.runs.sweeps import Sweep, failures, read_result
-from attention_jax.sweeps.cells import place_of
+from attention_jax.sweeps.cells import flatten, place_of
 
 LEVEL = 0.05
 LOWER = ("loss", "perplexity", "error", "mse", "seconds", "flops")  # metrics of which less is better

@@ -15,6 +15,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.sweeps.cells import flatten, tupled
 
 SPARE = 2**16  # bytes that a line of metrics and its events may need
 
@@ -161,7 +162,7 @@ def read_config(path: Path) -> ConfigDict | None:
     if not file.exists():
         return None
     try:
-        config = ConfigDict(_tuples(json.loads(file.read_text(encoding="utf-8"))))
+        config = ConfigDict(tupled(json.loads(file.read_text(encoding="utf-8"))))
     except (TypeError, ValueError) as error:
         raise UserError(f"{file}: not a config ({error}). Choose another --workdir.") from None
     if not {"experiment", "seeds", "precision"} <= set(config):
@@ -193,14 +194,6 @@ def write_result(path: Path, result: dict) -> None:
     write_whole(path / "result.json", json.dumps(_finite(result), indent=2, allow_nan=False) + "\n")
 
 
-def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} → {"a.b": 1}."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat.update(flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return flat
-
-
 def _differences(stored: ConfigDict, config: ConfigDict) -> dict[str, tuple[Any, Any]]:
     old, new = (flatten(json.loads(to_json(c))) for c in (stored, config))
     keys = [*old, *(key for key in new if key not in old)]
@@ -213,12 +206,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def _empty(path: Path, remove: bool) -> None:

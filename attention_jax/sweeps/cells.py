@@ -130,6 +130,13 @@ def flatten(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[st
     return flat
 
 
+def tupled(value: Any) -> Any:
+    """What JSON read, with tuples again where a config has them."""
+    if isinstance(value, dict):
+        return {key: tupled(item) for key, item in value.items()}
+    return tuple(tupled(item) for item in value) if isinstance(value, list) else value
+
+
 def code_version(root: Path, folders: Iterable[str]) -> str:
     """A digest of every Python file in some folders: what ran, committed or not."""
     digest = hashlib.sha256()

@@ -3,6 +3,7 @@
 import functools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -35,16 +36,22 @@ def inline(work: Work, settings: Mapping[str, Any]) -> None:
 
 
 def processes(work: Work, settings: Mapping[str, Any]) -> None:
-    """Local worker processes, each pinned to its share of the cores and of the GPUs; says which were killed."""
+    """Local worker processes, each pinned to its share of the cores and of the GPUs; says which were killed.
+
+    They end, and save, when this process is asked to.
+    """
     count = settings["workers"]
     work.logs.mkdir(exist_ok=True)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     workers = [_start(work, place, count) for place in range(count)]
     try:
         _watch(work, lambda: any(worker.poll() is None for worker in workers))
     finally:
         for worker in workers:
             worker.terminate()
+        for worker in workers:
             worker.wait()
+        signal.signal(signal.SIGTERM, before)
     ended = [place for place, worker in enumerate(workers) if worker.returncode < 0]
     if ended:
         names = ", ".join(str(work.logs / f"worker_{place}.log") for place in ended)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attention_jax.errors import UserError
-from attention_jax.sweeps.cells import Cell
+from attention_jax.sweeps.cells import Cell, tupled
 from attention_jax.sweeps.space import Overrides
 
 LOOP, VMAP, AUTO = "loop", "vmap", "auto"
@@ -88,9 +88,9 @@ def read_plan(path: Path) -> Plan | None:
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        cells = {name: PlannedCell(*_tupled(cell)) for name, cell in found["cells"].items()}
+        cells = {name: PlannedCell(*tupled(cell)) for name, cell in found["cells"].items()}
         groups = [
-            Group(group["name"], _tupled(group["config"]), group["how"], group["waves"]) for group in found["groups"]
+            Group(group["name"], tupled(group["config"]), group["how"], group["waves"]) for group in found["groups"]
         ]
         return Plan(found["code"], cells, groups)
     except (ValueError, KeyError, TypeError) as error:
@@ -120,9 +120,3 @@ def _group_name(cell: Cell, dynamic: Sequence[str]) -> str:
 
 def _wave_size(group: Group) -> int:
     return max(map(len, group.waves))
-
-
-def _tupled(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _tupled(item) for key, item in value.items()}
-    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value

@@ -18,9 +18,9 @@ from attention_jax.data.grammar import sentence_pairs
 from attention_jax.errors import UserError
 from attention_jax.runs import planning, sweeps, working
 from attention_jax.runs.experiment import Request
-from attention_jax.runs.folder import Run, flatten, hold, read_config
+from attention_jax.runs.folder import Run, hold, read_config
 from attention_jax.runs.modes import MODES
-from attention_jax.sweeps.cells import nested
+from attention_jax.sweeps.cells import flatten, nested
 from attention_jax.sweeps.space import grid, product, seeds
 from configs import kernel_regression, nmt
 

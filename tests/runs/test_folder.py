@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 from support import ROOT
 
 from attention_jax.errors import UserError
-from attention_jax.runs.folder import Run, flatten, open_run, read_config, write_result
+from attention_jax.runs.folder import Run, open_run, read_config, write_result
+from attention_jax.sweeps.cells import flatten
 
 
 def config(**changes):
