@@ -238,9 +238,13 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
         },
         "optimizer": {"schedule": "constant", "learning_rate": 0.005, "warmup_steps": 0, "dropout": 0.1},
     },
-    ("bahdanau", "embedded"): {
-        "kwargs": {"embedding": 128, "hidden": 128, "dropout_sites": ("embeddings", "output")},
-        "optimizer": {"dropout": 0.4},
+    **{
+        (model, "embedded"): {
+            "kwargs": {"embedding": 128, "hidden": 128, "dropout_sites": ("embeddings", "output")},
+            "optimizer": {"dropout": 0.4},
+        }
+        for model, whole in MODELS.items()
+        if whole["name"] != "transformer"
     },
     ("luong_location", "tfds"): {"kwargs": {"max_source": 128}},
     ("transformer_tiny", "multi30k"): {
