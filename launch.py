@@ -38,10 +38,16 @@ from attention_jax.runs.folder import read_config
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.machine import set_up
 from attention_jax.runs.modes import MODES
+from attention_jax.runs.sweeps import is_sweep
 
 ROOT = Path(__file__).resolve().parent
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: FILE.py or FILE.py:VARIANT.")
-MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do; train starts a run or resumes it.")
+MODE = flags.DEFINE_enum(
+    "mode",
+    None,
+    list(MODES),
+    "What to do; train starts a run or resumes it. Default: the config file's MODE, or train.",
+)
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder. Default: runs/ and the config's name.")
 INPUT = flags.DEFINE_string(
     "input", "-", "What --mode=translate reads: a file, a sentence a line, or - (standard input); and --mode=evaluate."
@@ -81,7 +87,16 @@ def main(argv: list[str]) -> None:
         configure=_configure,
         command=(sys.executable, str(ROOT / "launch.py")),
     )
-    MODES[MODE.value](experiments.load(config.experiment), request)
+    MODES[_mode()](experiments.load(config.experiment), request)
+
+
+def _mode() -> str:
+    """The mode asked for, or what the config file says it is for, or what goes on with the folder."""
+    if MODE.value is not None:
+        return MODE.value
+    if CONFIG.value is not None:
+        return _config_file().get("MODE", "train")
+    return "sweep" if is_sweep(Path(WORKDIR.value or "")) else "train"
 
 
 def _configure(variant: str) -> ConfigDict:
@@ -167,8 +182,8 @@ def _default_workdir() -> Path:
         raise UserError("name an experiment with --config=configs/…, or a run with --workdir=…")
     file, _, variant = _config_name()
     name = "-".join((Path(file).stem, *variant.split(","))).rstrip("-")
-    is_sweep = MODE.value in ("sweep", "plan")
-    return Path("runs") / (f"{name}-sweep" + f"-{SWEEP.value}" * bool(SWEEP.value) if is_sweep else name)
+    of_sweep = _mode() in ("sweep", "plan")
+    return Path("runs") / (f"{name}-sweep" + f"-{SWEEP.value}" * bool(SWEEP.value) if of_sweep else name)
 
 
 def _config_name() -> tuple[str, str, str]:

@@ -25,7 +25,7 @@ LUONG = RECURRENT | {
     "score": "bilinear",  # their "general"; dot, concat, location
     "span": "global",  # local_m, local_p
     "window": 5,  # words on either side, of the local ones
-    "max_source": 64,  # words that the location score has room for
+    "max_length": 64,  # words that the location score has room for
     "input_feeding": True,
 }
 
@@ -41,7 +41,9 @@ TRANSFORMER = {
     "gated": False,
     "norm": "layer",  # rms, batch
     "norm_first": False,
-    "encoding": "sinusoidal",  # none, binary
+    "encoder_positions": "sinusoidal",  # of self-attention: none, rotary, alibi, t5, …: ops/positions.py
+    "decoder_positions": "sinusoidal",
+    "max_length": 64,  # of learned positions
     "shared": "all",  # embeddings: none, target (with the logits), all three
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden
 }
@@ -246,7 +248,11 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
         for model, whole in MODELS.items()
         if whole["name"] != "transformer"
     },
-    ("luong_location", "tfds"): {"kwargs": {"max_source": 128}},
+    **{
+        (model, "tfds"): {"kwargs": {"max_length": 128}}
+        for model, whole in MODELS.items()
+        if "max_length" in whole["kwargs"]
+    },
     ("transformer_tiny", "multi30k"): {
         "kwargs": {"dropout_sites": ("embeddings", "residual", "attention", "hidden")},
         "data": {"vocabulary": 10000, "batch_tokens": 2048},

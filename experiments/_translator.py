@@ -289,10 +289,10 @@ def _batches(trained: Trained, source: Sentences, target: Sentences) -> Batches:
 
 
 def _require_room(model: nn.Module, length: int) -> None:
-    if getattr(model, "score", "") == "location" and model.max_source < length:
+    if model.room is not None and model.room < length:
         raise UserError(
-            f"config.model.kwargs.max_source={model.max_source}: the location score has no room for sources padded "
-            f"to {length} words. Train with a larger one."
+            f"config.model.kwargs.max_length={model.room}: there is no room for texts padded to {length} words. "
+            "Train with more."
         )
 
 

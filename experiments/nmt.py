@@ -18,7 +18,7 @@ from attention_jax.data.corpus import Corpus, Reference, load_references
 from attention_jax.data.importing import export_to_tfds, identify, load_or_import
 from attention_jax.data.tokenizers import split_words
 from attention_jax.errors import UserError
-from attention_jax.evaluation.statistics import summarize
+from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.evaluation.translation import book_scores
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
@@ -30,12 +30,12 @@ from attention_jax.reports.translation import (
 )
 from attention_jax.runs.experiment import Description, Experiment, Together
 from attention_jax.runs.folder import Run, read_config
-from attention_jax.runs.training import best_variables, hyper_of, last_variables, plan_of
+from attention_jax.runs.training import best_variables, last_variables, plan_of
 from attention_jax.sweeps.cells import flatten
 from attention_jax.training.cost import flops
-from attention_jax.training.loop import Task, abstract_states, trainer
+from attention_jax.training.loop import Task, trainer
 from attention_jax.training.state import Variables, mean
-from attention_jax.training.step import train_step
+from experiments._common import DYNAMIC, check_training, description_of, pace
 from experiments._outputs import ATTENTION_WRITERS, SHOWN_TRANSLATIONS, attention_examples, write_outputs
 from experiments._translator import (
     Members,
@@ -120,12 +120,6 @@ def together(config: ConfigDict, folder: Path, how: str) -> Together:
     )
 
 
-def check(config: ConfigDict) -> None:
-    """Raise UserError for values that no training can use."""
-    plan_of(config)
-    hyper_of(config, 0)
-
-
 def _finish(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, cost: dict, epoch: int) -> dict:
     """Measure every seed of a trained run, and what it cost; the training loss is the last epoch's."""
     last_epoch = (config.train.steps - 1) // epoch * epoch
@@ -136,12 +130,12 @@ def _finish(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, 
     measured = [numbers for numbers, _ in found]
     if len(measured) == len(losses):
         measured = [{"train": {"loss": value}, **member} for value, member in zip(losses, measured, strict=True)]
-    return _over_seeds(measured) | {"cost": cost | _pace(run, config), "data": corpus.meta}
+    return over_seeds(measured) | {"cost": cost | pace(run, config), "data": corpus.meta}
 
 
 def evaluate(config: ConfigDict, run: Run) -> dict:
     """Measure a trained run again, as `config.evaluate` says."""
-    return _over_seeds([measure(config, run, trained)[0] for trained in open_trained(config, run)])
+    return over_seeds([measure(config, run, trained)[0] for trained in open_trained(config, run)])
 
 
 def evaluate_files(config: ConfigDict, run: Run, sources: Sequence[str], targets: Sequence[str]) -> dict:
@@ -149,7 +143,7 @@ def evaluate_files(config: ConfigDict, run: Run, sources: Sequence[str], targets
     every = open_trained(config, run)
     splits = [split_of_files(trained, sources, targets) for trained in every]
     measured = [measure_split(trained, split, config) for trained, split in zip(every, splits, strict=True)]
-    return _over_seeds([found.numbers for found in measured])
+    return over_seeds([found.numbers for found in measured])
 
 
 def measure(config: ConfigDict, run: Run, trained: Trained) -> tuple[dict, dict[str, list[str]]]:
@@ -297,20 +291,10 @@ def _cost(config: ConfigDict, corpus: Corpus, programs: Translator) -> dict:
     return {"parameters": sum(leaf.size for leaf in jax.tree.leaves(description.parameters)), "flops": total}
 
 
-def _pace(run: Run, config: ConfigDict) -> dict:
-    """Wall time of one seed's training, its evaluations included, and target tokens a second."""
-    lines = run.metrics()
-    seconds = max(line["seconds"] for line in lines)
-    tokens = sum(line["train.tokens"] for line in lines)
-    return {"seconds": seconds / len(config.seeds), "tokens_per_second": tokens / seconds}
-
-
 def _description(config: ConfigDict, model: nn.Module, rows: int, length: int) -> Description:
-    (state,) = abstract_states(functools.partial(init, model), 1)
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    hyper = {name: jnp.float32(0) for name in config.optimizer if name != "schedule"} | {"key": jax.random.key(0)}
-    step = functools.partial(train_step, _training_loss(model), config.optimizer.schedule)
-    return Description(state.variables["params"], step, (state, {"source": tokens, "target": tokens}, hyper))
+    batch = {"source": tokens, "target": tokens}
+    return description_of(config, functools.partial(init, model), _training_loss(model), batch)
 
 
 def _training_loss(model: nn.Module):
@@ -318,13 +302,6 @@ def _training_loss(model: nn.Module):
         return loss(model, variables, batch, dropout, hyper["label_smoothing"])
 
     return training_loss
-
-
-def _over_seeds(members: list[dict]) -> dict:
-    if len(members) == 1:
-        return members[0]
-    means, intervals = summarize(members)
-    return {**means, "ci95": intervals, "members": members}
 
 
 def _numbers(tree: dict) -> dict[str, float]:
@@ -342,19 +319,6 @@ def _tell_import(corpus: Corpus) -> None:
         print(f"{what} {meta['too_long']['pairs']:,} pairs longer than config.data.max_length", file=sys.stderr)
 
 
-DYNAMIC = (
-    "seeds",
-    "optimizer.learning_rate",
-    "optimizer.warmup_steps",
-    "optimizer.decay_steps",
-    "optimizer.final_fraction",
-    "optimizer.clip_norm",
-    "optimizer.b2",
-    "optimizer.weight_decay",
-    "optimizer.dropout",
-    "optimizer.label_smoothing",
-)
-
 EXPERIMENT = Experiment(
     together=together,
     evaluate=evaluate,
@@ -365,7 +329,7 @@ EXPERIMENT = Experiment(
     translate=translate_lines,
     prepare=prepare,
     identify=lambda config: identify(DataConfig(**config.data)),
-    check=check,
+    check=check_training,
     dynamic=DYNAMIC,
     flops=lambda config, folder: _cost(config, *open_corpus(config, folder))["flops"],
 )

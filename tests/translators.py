@@ -27,7 +27,19 @@ OPTIONS = {
     "transformer, grouped": ("transformer_small", {"kv_heads": 2, "qk_norm": True, "gated": True}),
     "transformer, multi-query": ("transformer_book", {"kv_heads": 1, "norm": "rms"}),
     "transformer, batch norm": ("transformer_small", {"norm": "batch"}),
-    "transformer, no positions": ("transformer_tiny", {"encoding": "none", "shared": "none"}),
+    "transformer, rotary and alibi": (
+        "transformer_small",
+        {"encoder_positions": "rotary:fraction=0.5", "decoder_positions": "alibi", "kv_heads": 2, "heads": 2},
+    ),
+    "transformer, shaw and t5": ("transformer_book", {"encoder_positions": "shaw:clip=2", "decoder_positions": "t5"}),
+    "transformer, learned and fire": (
+        "transformer_book",
+        {"encoder_positions": "learned", "decoder_positions": "fire"},
+    ),
+    "transformer, no positions": (
+        "transformer_tiny",
+        {"encoder_positions": "none", "decoder_positions": "none", "shared": "none"},
+    ),
 }
 SAME = ("transformer_base", "transformer_big")  # at these sizes transformer_tiny
 NAMES = [name for name in (*MODELS, *OPTIONS) if name not in SAME]

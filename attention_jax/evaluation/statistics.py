@@ -79,6 +79,32 @@ def summarize(members: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dic
     return means, {name: found for name, found in intervals.items() if found}
 
 
+def over_seeds(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A run's result: what its one member measured, or means with `ci95` and every one of `members`."""
+    if len(members) == 1:
+        return dict(members[0])
+    means, intervals = summarize(members)
+    return {**means, "ci95": intervals, "members": list(members)}
+
+
+def fitted_powers(
+    sizes: Mapping[str, Sequence[float]], values: Sequence[float], level: float = 0.95
+) -> dict[str, list[float]]:
+    """Exponents p of value = c Π size^p by least squares on logarithms, each with its interval (Student's t).
+
+    {"n": [p, low, high], …}. A size that does not vary, or a fit without freedom, has no interval: its ends are NaN.
+    """
+    columns = np.log(np.array([*sizes.values()], np.float64).T)
+    design = np.concatenate([np.ones((len(columns), 1)), columns], axis=1)
+    target = np.log(np.asarray(values, np.float64))
+    solution = np.linalg.lstsq(design, target, rcond=None)[0]
+    freedom = len(target) - design.shape[1]
+    spread = np.sum((target - design @ solution) ** 2) / freedom if freedom > 0 else math.nan
+    halves = _t_quantile(level, freedom) * np.sqrt(spread * np.diag(np.linalg.pinv(design.T @ design)))
+    ends = zip(solution[1:], halves[1:], strict=True)
+    return {name: [float(p), float(p - half), float(p + half)] for name, (p, half) in zip(sizes, ends, strict=True)}
+
+
 def _t_quantile(level: float, freedom: float) -> float:
     from scipy import stats
 

@@ -29,13 +29,13 @@ class Luong(RecurrentTranslator, kw_only=True):
 
     `span` is "global", or a `window` D of keys on either side of the word's own place ("local_m") or of a predicted
     one ("local_p", §3.2). `score` is "dot", "bilinear" (their "general"), "concat", or "location", which has room for
-    `max_source` words. With `input_feeding` h̃ is read beside the next word (§3.3).
+    `max_length` words. With `input_feeding` h̃ is read beside the next word (§3.3).
     """
 
     score: str
     span: str
     window: int
-    max_source: int
+    max_length: int
     input_feeding: bool
 
     def __post_init__(self):
@@ -45,10 +45,14 @@ class Luong(RecurrentTranslator, kw_only=True):
             raise ValueError(f"span={self.span!r}: the location score is for span='global'.")
         if self.score == "dot" and self.bidirectional:
             raise ValueError("score='dot': compares equal sizes, and bidirectional=True doubles the memory's.")
-        for name in ("window", "max_source"):
+        for name in ("window", "max_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         super().__post_init__()
+
+    @property
+    def room(self) -> int | None:
+        return self.max_length if self.score == "location" else None
 
     @property
     def feed_size(self) -> int:
@@ -57,7 +61,7 @@ class Luong(RecurrentTranslator, kw_only=True):
     def prepare(self) -> None:
         glorot = nn.initializers.glorot_uniform()
         if self.score == "location":
-            self.score_params = (self.param("w", glorot, (self.hidden, self.max_source), self.param_dtype),)
+            self.score_params = (self.param("w", glorot, (self.hidden, self.max_length), self.param_dtype),)
         else:
             self.score_params = SCORES[self.score].init_with(
                 self.param, self.hidden, self.memory_size, self.hidden, self.param_dtype

@@ -107,6 +107,11 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         self.prepare()
 
     @property
+    def room(self) -> int | None:
+        """The longest source that it can attend to; None: any."""
+        return None
+
+    @property
     def types(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "param_dtype": self.param_dtype}
 

@@ -9,16 +9,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.attention import KeyValue
-from attention_jax.modules.normalization import NORMS, Norm
-from attention_jax.modules.transformer import ACTIVATIONS, SITES, DecoderLayer, EncoderLayer, LayerSpec
+from attention_jax.modules.normalization import Norm
+from attention_jax.modules.positions import Places, PositionEncoding
+from attention_jax.modules.transformer import DecoderLayer, EncoderLayer, LayerSpec, Reading, into_cache
 from attention_jax.ops.cache import Cache
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
-from attention_jax.ops.positions import ENCODINGS
+from attention_jax.ops.positions import require_room
 from attention_jax.ops.shapes import require_choice
 
 SHARED = ("none", "target", "all")
-ADDED = ("none", "sinusoidal", "binary")  # the encodings that need nothing of its layers
+SITES = ("encoder", "decoder")
 PADDING = 0  # the word that a batch norm leaves out of a target's moments; no other part needs to know it
 
 
@@ -32,6 +33,8 @@ class Memory(NamedTuple):
 class Transformer(nn.Module, kw_only=True):
     """Encoder and decoder layers over embeddings, scaled by √width, and positions.
 
+    `encoder_positions` and `decoder_positions` name the encodings of their self-attention; `max_length` is the room of
+    those that have tables. Randomized positions are for whole texts, as a language model has them.
     `shared` uses one matrix for the "target" embedding and the logits, or for "all" three (§3.4), which needs
     one vocabulary. With `norm_first` the encoder and the decoder end in a norm. The rest is `LayerSpec`'s.
     """
@@ -49,27 +52,24 @@ class Transformer(nn.Module, kw_only=True):
     gated: bool
     norm: str
     norm_first: bool
-    encoding: str
+    encoder_positions: str
+    decoder_positions: str
+    max_length: int
     shared: str
     dropout_sites: tuple[str, ...]
     dtype: jnp.dtype = jnp.float32
     param_dtype: jnp.dtype = jnp.float32
 
     def __post_init__(self):
-        for name in ("encoder_layers", "decoder_layers", "width", "heads", "kv_heads", "feed_forward"):
+        for name in ("encoder_layers", "decoder_layers", "max_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
-        choices = {"activation": ACTIVATIONS, "norm": NORMS, "encoding": ADDED, "shared": SHARED}
-        for name, known in choices.items():
-            require_choice(name, getattr(self, name), tuple(known))
-        for site in self.dropout_sites:
-            require_choice("dropout_sites", site, SITES)
-        if self.width % self.heads or self.heads % self.kv_heads:
-            raise ValueError(
-                f"heads={self.heads} must divide width={self.width}, and kv_heads={self.kv_heads} must divide heads."
-            )
-        if self.encoding == "sinusoidal" and self.width % 2:
-            raise ValueError(f"width={self.width}: encoding='sinusoidal' needs an even one.")
+        require_choice("shared", self.shared, SHARED)
+        self.spec.check()
+        for site in SITES:
+            if self._encoding(site).record.sample_positions:
+                text = getattr(self, f"{site}_positions")
+                raise ValueError(f"{site}_positions={text!r}: positions are drawn for whole texts, which it never has.")
         if self.shared == "all" and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(
                 f"shared='all' needs one vocabulary, and there are {self.source_vocabulary:,} and "
@@ -90,14 +90,25 @@ class Transformer(nn.Module, kw_only=True):
             self.source_embedding = embed(self.source_vocabulary)
         if self.shared == "none":
             self.logits = nn.Dense(self.target_vocabulary, dtype=self.dtype, param_dtype=self.param_dtype)
-        self.encoders = [EncoderLayer(self.spec, name=f"encoder_{layer}") for layer in range(self.encoder_layers)]
-        self.decoders = [DecoderLayer(self.spec, name=f"decoder_{layer}") for layer in range(self.decoder_layers)]
+        self.encoder_encoding, self.decoder_encoding = map(self._encoding, SITES)
+        own = self.encoder_encoding.of_layers(self.encoder_layers), self.decoder_encoding.of_layers(self.decoder_layers)
+        self.encoders = [EncoderLayer(self.spec, one, name=f"encoder_{layer}") for layer, one in enumerate(own[0])]
+        self.decoders = [DecoderLayer(self.spec, one, name=f"decoder_{layer}") for layer, one in enumerate(own[1])]
         if self.norm_first:
             self.encoder_norm, self.decoder_norm = (Norm(self.norm, self.param_dtype) for _ in range(2))
 
     @property
     def spec(self) -> LayerSpec:
-        return LayerSpec(**{name: getattr(self, name) for name in LayerSpec._fields})
+        return LayerSpec.of(self)
+
+    @property
+    def room(self) -> int | None:
+        """The longest text that it can place; None: any."""
+        places = [encoding.record.max_length(encoding.sizes) for encoding in map(self._encoding, SITES)]
+        return min((most for most in places if most is not None), default=None)
+
+    def _encoding(self, site: str) -> PositionEncoding:
+        return self.spec.encoding(getattr(self, f"{site}_positions"), site, self.max_length)
 
     def __call__(
         self,
@@ -133,6 +144,7 @@ class Transformer(nn.Module, kw_only=True):
 
     def init_cache(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first word, with room for `max_length`."""
+        require_room(self.decoder_positions, self.decoder_encoding.record, self.decoder_encoding.sizes, max_length)
         shape = (len(memory.lengths), self.kv_heads, max_length, self.width // self.heads)
         empty = KeyValue(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
         return Cache(memory, (empty,) * self.decoder_layers, jnp.zeros(memory.lengths.shape, jnp.int32))
@@ -140,30 +152,24 @@ class Transformer(nn.Module, kw_only=True):
     def step(self, tokens: Int[Array, " batch"], cache: Cache) -> tuple[Float[Array, "batch v"], Cache]:
         """Logits of the word after `tokens`, and the cache that has read them."""
         room = cache.state[0].key.shape[-2]
-        is_here = (jnp.arange(room)[None, :] == cache.cursor[:, None])[:, None, :, None]
+        places = Places(cache.cursor[:, None], jnp.arange(room)[None])
+        valid = jnp.ones((len(tokens), 1), bool)
         written = []
-        x = self._embed(self.target_embedding, tokens[:, None], cache.cursor[:, None], None, 1)
+        x = self._embed(self.target_embedding, tokens[:, None], self.decoder_encoding, places.queries, None, 1)
         for layer, held, memory in zip(self.decoders, cache.state, cache.memory.layers, strict=True):
-            x, held, _ = layer(
-                x,
-                jnp.ones(x.shape[:2], bool),
-                functools.partial(_write, held, is_here),
-                causal_mask(1, room, cache.cursor),
-                memory,
-                valid_lens_mask(cache.memory.lengths, memory.key.shape[-2]),
-            )
+            reading = Reading(causal_mask(1, room, cache.cursor), places, into_cache(held, cache.cursor))
+            x, held, _ = layer(x, valid, reading, memory, valid_lens_mask(cache.memory.lengths, memory.key.shape[-2]))
             written.append(held)
-        return self._logits(x, jnp.ones(x.shape[:2], bool), False)[:, 0], Cache(
-            cache.memory, tuple(written), cache.cursor + 1
-        )
+        return self._logits(x, valid, False)[:, 0], Cache(cache.memory, tuple(written), cache.cursor + 1)
 
     def _encode(self, source: Array, lengths: Array, dropout: Dropout | None) -> tuple[Memory, list[Array]]:
         valid = jnp.arange(source.shape[-1])[None, :] < lengths[:, None]
         table = self.target_embedding if self.shared == "all" else self.source_embedding
-        x = self._embed(table, source, jnp.arange(source.shape[-1])[None, :], dropout, 0)
+        places = _in_order(source)
+        x = self._embed(table, source, self.encoder_encoding, places.queries, dropout, 0)
         found = []
         for index, layer in enumerate(self.encoders):
-            x, weights = layer(x, valid, dropout and dropout.fold(1000 + index))
+            x, _, weights = layer(x, valid, Reading(valid[:, None], places), dropout and dropout.fold(1000 + index))
             found.append(weights)
         if self.norm_first:
             x = self.encoder_norm(x, valid, dropout is not None)
@@ -171,14 +177,14 @@ class Transformer(nn.Module, kw_only=True):
 
     def _teach(self, memory: Memory, inputs: Array, dropout: Dropout | None) -> tuple[Array, list[dict[str, Array]]]:
         valid = (inputs != PADDING) & (memory.lengths > 0)[:, None]
-        x = self._embed(self.target_embedding, inputs, jnp.arange(inputs.shape[-1])[None, :], dropout, 1)
+        reading = Reading(causal_mask(inputs.shape[-1], inputs.shape[-1]), _in_order(inputs))
+        x = self._embed(self.target_embedding, inputs, self.decoder_encoding, reading.places.queries, dropout, 1)
         found = []
         for index, (layer, keys_values) in enumerate(zip(self.decoders, memory.layers, strict=True)):
             x, _, weights = layer(
                 x,
                 valid,
-                lambda own: own,
-                causal_mask(inputs.shape[-1], inputs.shape[-1]),
+                reading,
                 keys_values,
                 valid_lens_mask(memory.lengths, keys_values.key.shape[-2]),
                 dropout and dropout.fold(2000 + index),
@@ -186,10 +192,20 @@ class Transformer(nn.Module, kw_only=True):
             found.append(weights)
         return self._logits(x, valid, dropout is not None), found
 
-    def _embed(self, table: nn.Embed, tokens: Array, positions: Array, dropout: Dropout | None, place: int) -> Array:
+    def _embed(
+        self,
+        table: nn.Embed,
+        tokens: Array,
+        encoding: PositionEncoding,
+        positions: Array,
+        dropout: Dropout | None,
+        place: int,
+    ) -> Array:
+        require_room("positions", encoding.record, encoding.sizes, tokens.shape[-1])
         x = table(tokens) * math.sqrt(self.width)
-        add = ENCODINGS[self.encoding].add
-        return drop(x if add is None else add(None, x, positions), self.spec.site(dropout, "embeddings", place))
+        if encoding.record.add:
+            x = encoding.add(x, positions)
+        return drop(x, self.spec.site(dropout, "embeddings", place))
 
     def _logits(self, x: Array, valid: Bool[Array, "batch t"], is_training: bool) -> Float[Array, "batch t v"]:
         if self.norm_first:
@@ -197,5 +213,6 @@ class Transformer(nn.Module, kw_only=True):
         return self.logits(x) if self.shared == "none" else self.target_embedding.attend(x)
 
 
-def _write(held: KeyValue, is_here: Bool[Array, "batch 1 room 1"], new: KeyValue) -> KeyValue:
-    return KeyValue(*(jnp.where(is_here, one, many) for one, many in zip(new, held, strict=True)))
+def _in_order(tokens: Int[Array, "batch t"]) -> Places:
+    positions = jnp.arange(tokens.shape[-1])[None]
+    return Places(positions, positions)

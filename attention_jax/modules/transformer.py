@@ -6,12 +6,15 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.attention import KeyValue, MultiHeadAttention
-from attention_jax.modules.normalization import Norm
+from attention_jax.modules.normalization import NORMS, Norm
+from attention_jax.modules.positions import Places, PositionEncoding
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask
+from attention_jax.ops.positions import Spec, make_encoding, require_usable
+from attention_jax.ops.shapes import require_choice
 
 ACTIVATIONS: dict[str, Callable] = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu}
 SITES = ("embeddings", "residual", "attention", "hidden")
@@ -38,9 +41,39 @@ class LayerSpec(NamedTuple):
     dtype: jnp.dtype
     param_dtype: jnp.dtype
 
+    @classmethod
+    def of(cls, model: Any) -> "LayerSpec":
+        """The fields of a model that are its layers'."""
+        return cls(**{name: getattr(model, name) for name in cls._fields})
+
     @property
     def types(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    def check(self) -> None:
+        """Raise ValueError for what is not known, or does not divide."""
+        for name in ("width", "heads", "kv_heads", "feed_forward"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
+        for name, known in (("activation", tuple(ACTIVATIONS)), ("norm", NORMS)):
+            require_choice(name, getattr(self, name), known)
+        for site in self.dropout_sites:
+            require_choice("dropout_sites", site, SITES)
+        if self.width % self.heads or self.heads % self.kv_heads:
+            raise ValueError(
+                f"heads={self.heads} must divide width={self.width}, and kv_heads={self.kv_heads} must divide heads."
+            )
+
+    def encoding(self, text: str, site: str, max_length: int) -> PositionEncoding:
+        """The position encoding that a text names, at a site. Raises ValueError where it is not defined there."""
+        sizes = Spec(self.width, self.heads, self.width // self.heads, max_length, site == "decoder")
+        record = make_encoding(text)
+        require_usable(text, record, site, sizes)
+        return PositionEncoding(record, sizes, self.param_dtype, parent=None)
+
+    def attention(self, encoding: PositionEncoding | None = None) -> MultiHeadAttention:
+        """Attention of this size."""
+        return MultiHeadAttention(self.width, self.heads, self.kv_heads, self.qk_norm, **self.types, encoding=encoding)
 
     def site(self, dropout: Dropout | None, site: str, place: int) -> Dropout | None:
         """Dropout with a key of its own for one place of a site, None where the site has none."""
@@ -83,45 +116,69 @@ class Residual(nn.Module):
         return (x if self.spec.norm_first else norm(x, valid, is_training)), more
 
 
+class Reading(NamedTuple):
+    """What self-attention reads: all keys and values, given these tokens' own, with where they stand and the mask."""
+
+    mask: Mask | None
+    places: Places
+    join: Callable[[KeyValue], KeyValue] = lambda own: own  # to a cache that they are written into
+
+    def by(
+        self, attention: MultiHeadAttention, x: Float[Array, "batch t d"], dropout: Dropout | None
+    ) -> tuple[Float[Array, "batch t d"], tuple[KeyValue, Float[Array, "batch h t s"]]]:
+        """What each token reads; what all of them read from, and the weights."""
+        read = self.join(attention.project(x, self.places.queries))
+        out, weights = attention(x, read, self.mask, dropout, self.places)
+        return out, (read, weights)
+
+
+def into_cache(held: KeyValue, cursor: Int[Array, " batch"]) -> Callable[[KeyValue], KeyValue]:
+    """Writes the keys and values of one token where its text's cursor is."""
+    is_here_BxR = jnp.arange(held.key.shape[-2])[None] == cursor[:, None]
+
+    def join(new):
+        return KeyValue(*(jnp.where(is_here_BxR[:, None, :, None], *both) for both in zip(new, held, strict=True)))
+
+    return join
+
+
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward."""
+    """Self-attention, then feed-forward; with a causal mask, the layer of a language model."""
 
     spec: LayerSpec
+    encoding: PositionEncoding
 
     def setup(self):
-        spec = self.spec
-        self.self_attention = MultiHeadAttention(spec.width, spec.heads, spec.kv_heads, spec.qk_norm, **spec.types)
-        self.feed_forward = FeedForward(spec)
-        self.residuals = [Residual(spec, place) for place in range(2)]
+        self.self_attention = self.spec.attention(self.encoding)
+        self.feed_forward = FeedForward(self.spec)
+        self.residuals = [Residual(self.spec, place) for place in range(2)]
 
     def __call__(
-        self, x: Float[Array, "batch s d"], valid: Bool[Array, "batch s"], dropout: Dropout | None
-    ) -> tuple[Float[Array, "batch s d"], Float[Array, "batch h s s"]]:
-        """The tokens after this layer, and its attention weights."""
-        attention_dropout = self.spec.site(dropout, "attention", 0)
+        self, x: Float[Array, "batch s d"], valid: Bool[Array, "batch s"], reading: Reading, dropout: Dropout | None
+    ) -> tuple[Float[Array, "batch s d"], KeyValue, Float[Array, "batch h s s"]]:
+        """The tokens after this layer, what self-attention read, and its weights."""
 
         def attend(x):
-            return self.self_attention(x, self.self_attention.project(x), valid[:, None, :], attention_dropout)
+            return reading.by(self.self_attention, x, self.spec.site(dropout, "attention", 0))
 
         def feed(x):
             return self.feed_forward(x, self.spec.site(dropout, "hidden", 0)), None
 
-        x, weights = self.residuals[0](x, valid, dropout, attend)
-        return self.residuals[1](x, valid, dropout, feed)[0], weights
+        x, (read, weights) = self.residuals[0](x, valid, dropout, attend)
+        return self.residuals[1](x, valid, dropout, feed)[0], read, weights
 
 
 class DecoderLayer(nn.Module):
     """Self-attention to the words before, attention to the source, then feed-forward."""
 
     spec: LayerSpec
+    encoding: PositionEncoding
 
     def setup(self):
-        spec = self.spec
-        attention = (spec.width, spec.heads, spec.kv_heads, spec.qk_norm)
-        self.self_attention = MultiHeadAttention(*attention, **spec.types)
-        self.cross_attention = MultiHeadAttention(*attention, **spec.types)
-        self.feed_forward = FeedForward(spec)
-        self.residuals = [Residual(spec, place) for place in range(3)]
+        self.self_attention = self.spec.attention(self.encoding)
+        self.cross_attention = self.spec.attention()
+        self.feed_forward = FeedForward(self.spec)
+        self.residuals = [Residual(self.spec, place) for place in range(3)]
 
     def project_memory(self, memory: Float[Array, "batch s d"]) -> KeyValue:
         """The encoder's output as this layer's cross-attention reads it."""
@@ -131,22 +188,16 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Array, "batch t d"],
         valid: Bool[Array, "batch t"],
-        words: Callable[[KeyValue], KeyValue],
-        words_mask: Mask,
+        reading: Reading,
         memory: KeyValue,
         memory_mask: Mask,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "batch t d"], KeyValue, dict[str, Array]]:
-        """The tokens after this layer, the words that self-attention read, and both attentions' weights.
-
-        `words` maps these tokens' keys and values to all that may be read: themselves, or a cache they join.
-        """
+        """The tokens after this layer, the words that self-attention read, and both attentions' weights."""
         spec = self.spec
 
         def read_words(x):
-            read = words(self.self_attention.project(x))
-            out, weights = self.self_attention(x, read, words_mask, spec.site(dropout, "attention", 0))
-            return out, (read, weights)
+            return reading.by(self.self_attention, x, spec.site(dropout, "attention", 0))
 
         def read_memory(x):
             return self.cross_attention(x, memory, memory_mask, spec.site(dropout, "attention", 1))

@@ -6,6 +6,7 @@ drawn at random. Positions are an argument and never an array's index, so that p
 decoding need nothing of their own.
 """
 
+import ast
 import dataclasses
 import math
 from collections.abc import Callable
@@ -338,21 +339,36 @@ BUILDERS: dict[str, Callable[..., Encoding]] = {
 RANDOMIZED = "randomized_"
 
 
-def make_encoding(name: str, **options: Any) -> Encoding:
-    """The encoding of a name, with options of its own: rotary's fraction and scaling, T5's buckets, Shaw's clip, …
+def make_encoding(text: str, **options: Any) -> Encoding:
+    """The encoding that a text names, with options: "rotary:scaling=yarn,factor=4", "t5:num_buckets=16", "shaw:clip=8".
 
-    "randomized_NAME" wraps any with positions drawn at random, from `longest`. Raises ValueError for another name or
-    option.
+    "randomized_NAME" wraps any with positions drawn at random, from `longest`. Options may be arguments too. Raises
+    ValueError for another name or option.
     """
+    name, _, written = text.partition(":")
     base = name.removeprefix(RANDOMIZED)
     if base not in BUILDERS or (base == "none" and base != name):
         raise ValueError(f"encoding={name!r}: choose one of {', '.join(ENCODINGS)}.")
+    options = _options(written) | options
     wrapped = {"longest": options.pop("longest")} if base != name and "longest" in options else {}
     try:
         found = BUILDERS[base](**options)
     except TypeError as error:
         raise ValueError(f"encoding={name!r}: {error}") from None
     return found if base == name else randomized(found, **wrapped)
+
+
+def _options(written: str) -> dict[str, Any]:
+    """From "factor=4,scaling=yarn" to {"factor": 4, "scaling": "yarn"}."""
+    pairs = [option.partition("=") for option in written.split(",") if option]
+    return {name.strip(): _value(value) for name, _, value in pairs}
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 ENCODINGS: dict[str, Encoding] = {name: build() for name, build in BUILDERS.items()}

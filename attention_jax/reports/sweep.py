@@ -53,13 +53,13 @@ class Row(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """All rows, the best and the baseline among them."""
+    """All rows, which are best, and each one's baseline: one for all, unless they are compared in groups."""
 
     metric: str
     lower_is_better: bool
     rows: list[Row]
-    best: int
-    baseline: int
+    best: frozenset[int]
+    baselines: tuple[int, ...]
     warning: str
 
 
@@ -92,6 +92,17 @@ def table_of(answer: Answer) -> Table:
     kept = {name: values for name, values in columns.items() if any(value not in (None, "") for value in values)}
     cells = [tuple("" if value is None else value for value in row) for row in zip(*kept.values(), strict=True)]
     return Table(f"{answer.metric}, means over seeds with 95% intervals", tuple(kept), cells, _caption(answer))
+
+
+def order_of(answer: Answer) -> list[dict[str, Any]]:
+    """The settings, best first, with mean, interval, and difference and p-values where there are any."""
+    names = ("mean", "low", "high", "difference", "p_seeds", "p_flips", "p_sentences", "p_bootstrap", "p_adjusted")
+    rows = [(place, answer.rows[place]) for place in _best_first(answer)]
+    return [
+        {"setting": _name(answer, place), "seeds": len(row.setting.values)}
+        | {name: value for name in names if (value := getattr(row, name)) is not None}
+        for place, row in rows
+    ]
 
 
 def write_tables(table: Table, folder: Path) -> None:
@@ -130,7 +141,7 @@ def _intervals(answer: Answer, path: Path) -> Figure:
     axis = axes[0, 0]
     for height, place in enumerate(order):
         row = answer.rows[place]
-        colour = "tab:orange" if place == answer.baseline else "tab:blue"
+        colour = "tab:orange" if place == answer.baselines[place] else "tab:blue"
         if row.low is not None:
             axis.plot([row.low, row.high], [height, height], color=colour, linewidth=1.5)
         axis.plot([row.mean], [height], "o", color=colour, markersize=4)
@@ -265,17 +276,18 @@ def _numbers(rows: Sequence[Row], key: str) -> list[float]:
 
 
 def _best_first(answer: Answer) -> list[int]:
-    """The places of all rows, those without a mean last."""
+    """The places of all rows, group by group, those without a mean last."""
 
     def rank(place):
         mean = answer.rows[place].mean
-        return mean is None, 0.0 if mean is None else mean * (1 if answer.lower_is_better else -1)
+        height = 0.0 if mean is None else mean * (1 if answer.lower_is_better else -1)
+        return answer.baselines[place], mean is None, height
 
     return sorted(range(len(answer.rows)), key=rank)
 
 
 def _mark(answer: Answer, place: int) -> str:
-    marks = {"best": place == answer.best, "baseline": place == answer.baseline}
+    marks = {"best": place in answer.best, "baseline": place == answer.baselines[place]}
     return ", ".join(name for name, holds in marks.items() if holds)
 
 

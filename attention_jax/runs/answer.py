@@ -19,8 +19,9 @@ from attention_jax.evaluation.significance import (
 )
 from attention_jax.evaluation.statistics import mean_interval, resampled_sums, two_level_interval
 from attention_jax.reports.page import render
-from attention_jax.reports.sweep import Answer, Curve, Row, Setting, figures_of, table_of, write_tables
-from attention_jax.runs.folder import Run, to_json, write_whole
+from attention_jax.reports.sweep import Answer, Curve, Row, Setting, figures_of, order_of, table_of, write_tables
+from attention_jax.runs.experiment import FinishedCell, finished
+from attention_jax.runs.folder import Run, to_json, write_result, write_whole
 from attention_jax.runs.sweeps import Sweep, failures, read_result
 from attention_jax.sweeps.cells import flatten, place_of
 
@@ -31,17 +32,24 @@ COSTS = ("cost.parameters", "cost.flops", "cost.seconds", "cost.tokens_per_secon
 
 
 def write_answer(sweep: Sweep) -> Path:
-    """Read every cell, and write table.md, .csv and .tex, figures/ and report.html; the page's path.
+    """Read every cell, and write table.md, .csv and .tex, result.json, figures/ and report.html; the page's path.
 
     Raises UserError where no cell is done, or none has the metric.
     """
     answer = compare(sweep)
     folder = sweep.path / "figures"
     folder.mkdir(exist_ok=True)
-    figures = figures_of(answer, folder)
     table = table_of(answer)
     write_tables(table, sweep.path)
-    page = render(f"{sweep.config.experiment}: {sweep.path.name}", [table], figures, to_json(sweep.config))
+    tables, figures = [table], figures_of(answer, folder)
+    result: dict[str, Any] = {"orders": {answer.metric: order_of(answer)}}
+    if sweep.experiment.conclude is not None:
+        found = sweep.experiment.conclude(sweep.config, _finished_cells(sweep), folder)
+        tables, figures = [*found.tables, *tables], [*found.figures, *figures]
+        result = {**found.result, "orders": {**found.result["orders"], **result["orders"]}}
+    status = "finished" if all(map(sweep.is_done, sweep.plan.cells)) else "unfinished"
+    write_result(sweep.path, {**finished(sweep.config, result), "status": status})
+    page = render(f"{sweep.config.experiment}: {sweep.path.name}", tables, figures, to_json(sweep.config))
     write_whole(sweep.path / "report.html", page)
     return sweep.path / "report.html"
 
@@ -52,18 +60,44 @@ def compare(sweep: Sweep) -> Answer:
     settings = _settings(sweep, metric)
     if not any(setting.values for setting in settings):
         raise UserError(f"{sweep.path}: no finished cell has {metric!r}: name another with --config.sweep.metric=….")
-    baseline = place_of([setting.overrides for setting in settings], sweep.config.sweep.baseline)
-    rows = [_row(setting, settings[baseline], is_baseline=place == baseline) for place, setting in enumerate(settings)]
-    compared = [row for place, row in enumerate(rows) if place != baseline and row.mean is not None]
+    baselines = _baselines(sweep, settings)
+    rows = [
+        _row(setting, settings[own], place == own)
+        for place, (setting, own) in enumerate(zip(settings, baselines, strict=True))
+    ]
+    compared = [row for place, row in enumerate(rows) if place != baselines[place] and row.mean is not None]
     has_sentences = all(row.p_sentences is not None for row in compared)
     if not has_sentences:
         rows = [row._replace(p_sentences=None, p_bootstrap=None) for row in rows]
     chosen = [row.p_sentences if has_sentences else row.p_seeds for row in rows]
     adjusted = holm([float("nan") if p is None else p for p in chosen])
     rows = [row._replace(p_adjusted=None if p != p else p) for row, p in zip(rows, adjusted, strict=True)]
-    means = [row.mean if row.mean is not None else float("inf") * (1 if lower else -1) for row in rows]
-    best = int(np.argmin(means) if lower else np.argmax(means))
-    return Answer(metric, lower, rows, best, baseline, _warning(settings, rows))
+    height = [float("-inf") if row.mean is None else row.mean * (-1 if lower else 1) for row in rows]
+    best = {max((p for p, other in enumerate(baselines) if other == own), key=height.__getitem__) for own in baselines}
+    return Answer(metric, lower, rows, frozenset(best), tuple(baselines), _warning(settings, rows))
+
+
+def _baselines(sweep: Sweep, settings: Sequence[Setting]) -> list[int]:
+    """The place of each setting's baseline: of those that agree with it on `config.sweep.within`."""
+    asked = sweep.config.sweep
+    groups: dict[str, list[int]] = {}
+    for place, setting in enumerate(settings):
+        groups.setdefault(repr([setting.overrides.get(key) for key in asked.within]), []).append(place)
+    found = [0] * len(settings)
+    for places in groups.values():
+        own = places[place_of([settings[place].overrides for place in places], asked.baseline)]
+        for place in places:
+            found[place] = own
+    return found
+
+
+def _finished_cells(sweep: Sweep) -> list[FinishedCell]:
+    read = ((name, read_result(sweep.cell(name))) for name in sweep.plan.cells)
+    return [
+        FinishedCell(sweep.config_of(name), sweep.cell(name), result)
+        for name, result in read
+        if result is not None and result["status"] not in ENDS
+    ]
 
 
 def _settings(sweep: Sweep, metric: str) -> list[Setting]:
@@ -167,7 +201,8 @@ def _interval(setting: Setting) -> tuple[float, float | None, float | None]:
     values = list(setting.values.values())
     if setting.scores:
         rows = np.concatenate([setting.scores[seed] for seed in setting.values], axis=-1)
-        found = two_level_interval(values, _mean_bleu(resampled_sums(rows, RESAMPLES)))
+        mean, *ends = two_level_interval(values, _mean_bleu(resampled_sums(rows, RESAMPLES)))
+        found = mean, *np.clip(ends, 0.0, 100.0).tolist()  # there is no BLEU beyond
     else:
         found = mean_interval(values)
     mean, low, high = found

@@ -25,6 +25,7 @@ class Together(NamedTuple):
     finish: Callable[[Sequence[ConfigDict], Sequence[Run]], list[dict]]  # trained runs → the metrics of each, nested
     trainer: Trainer | None = None
     start_from: Callable[[], Variables | None] = lambda: None  # variables to start from instead of fresh ones
+    traced: Callable[[ConfigDict], dict[str, Any]] = lambda config: {}  # dynamic values that are not the optimizer's
 
 
 class Description(NamedTuple):
@@ -33,6 +34,22 @@ class Description(NamedTuple):
     parameters: Any
     step: Callable
     arguments: tuple
+
+
+class FinishedCell(NamedTuple):
+    """A cell of a sweep that reached its end."""
+
+    config: ConfigDict
+    path: Path
+    result: dict
+
+
+class Conclusion(NamedTuple):
+    """What an experiment says of a whole sweep, beside the table of its settings."""
+
+    result: dict
+    figures: list[Figure]
+    tables: list[Table]
 
 
 class Experiment(NamedTuple):
@@ -51,6 +68,7 @@ class Experiment(NamedTuple):
     dynamic: tuple[str, ...] = ("seeds",)  # keys whose values need no program of their own
     flops: Callable[[ConfigDict, Path], float] | None = None  # of training one seed, its data in a folder
     on_cpu: str = "loop"  # how cells of a group run on a CPU, where the config leaves it open
+    conclude: Callable[[ConfigDict, list[FinishedCell], Path], Conclusion] | None = None  # …, a folder for figures
     metric: Callable[[ConfigDict], str] = lambda config: config.train.best_by  # what a sweep's table leads with
 
 

@@ -30,8 +30,7 @@ def train(experiment: Experiment, request: Request) -> None:
     with request.open(extend=True) as run:
         if run.result() is None:
             together = experiment.together(config, run.path / "data", "loop")
-            if together.trainer is not None:
-                train_run(config, run, together.trainer, together.start_from)
+            train_run(config, run, together)
             result = finished(config, together.finish([config], [run])[0])
             _write_report(experiment, config, run, result)
             write_result(run.path, result | {"seconds": round(run.seconds(), 2)})

@@ -180,13 +180,14 @@ def _timed_step(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[f
 
 def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Callable, tuple]:
     """A member's first training step on its data; or its program on zeros, where nothing is trained step by step."""
-    trainer = experiment.together(cell, data, LOOP).trainer
-    if trainer is None:
+    together = experiment.together(cell, data, LOOP)
+    if (trainer := together.trainer) is None:
         description = experiment.describe(cell)
         return description.step, jax.tree.map(_zeros, description.arguments)
     task, seed = trainer.task, cell.seeds[0]
     table, rows = task.call(seed, 0, 1)
-    hyper = {name: value for name, value in hyper_of(cell, seed).items() if name != "seed"}
+    hyper = hyper_of(cell, seed) | together.traced(cell)
+    del hyper["seed"]
     state = trainer.create(jax.random.key(seed), None)
     return functools.partial(train_steps, task.loss, trainer.plan.schedule), (state, table, rows, 1, hyper)
 

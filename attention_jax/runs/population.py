@@ -44,7 +44,7 @@ def train_wave(
         states = _own_states(wave, trainer) if checkpoints.last_step() is None and len(wave.runs) > 1 else None
         states = states or restore(trainer, members, checkpoints, together.start_from)
         bar.skip(max(int(state.step) for state in states) * len(members))
-        states = fit(trainer, hypers_of(members), states, checkpoints, hooks, until)
+        states = fit(trainer, hypers_of(members, together), states, checkpoints, hooks, until)
         step = max(int(state.step) for state in states)
         if is_interrupted() and step < until and any(state.is_finite for state in states):
             raise Interrupted(f"stopped and saved at step {step:,}.")

@@ -5,6 +5,7 @@ SWEEP/plan.json        every cell, and which share a program
 SWEEP/cells/NAME/      a run's folder each; a cell is done when its result.json is there
 SWEEP/waves/NAME/      the lock and, while it trains, the checkpoints of cells that train together
 SWEEP/data/            corpora, imported once for all cells that share them
+SWEEP/result.json      the settings in order, and what the experiment says of all cells together
 """
 
 import dataclasses

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from attention_jax.errors import UserError
+from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.machine import Profiler
@@ -60,12 +61,14 @@ def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
     }
 
 
-def train_run(config: ConfigDict, run: Run, trainer: Trainer, start_from: Callable[[], Variables | None]) -> None:
-    """Train every seed to the end, from the last checkpoint where there is one.
+def train_run(config: ConfigDict, run: Run, together: Together) -> None:
+    """Train every seed to the end, from the last checkpoint where there is one, if there is anything to train.
 
-    A run without one starts from `start_from()`, or afresh where that is None. Raises UserError where
+    A run without one starts from `together.start_from()`, or afresh where that is None. Raises UserError where
     the loss is not finite, Interrupted where asked to stop.
     """
+    if (trainer := together.trainer) is None:
+        return
     plan, members = trainer.plan, [Member(config, run, seed) for seed in config.seeds]
     profiler = Profiler(run.profile)
 
@@ -74,12 +77,12 @@ def train_run(config: ConfigDict, run: Run, trainer: Trainer, start_from: Callab
 
     with open_checkpoints(run.checkpoints, plan) as checkpoints:
         try:
-            states = restore(trainer, members, checkpoints, start_from)
+            states = restore(trainer, members, checkpoints, together.start_from)
             if checkpoints.last_step() is not None:
                 tell(f"resuming at step {int(states[0].step):,}")
             with interruptible() as is_interrupted, Bar(plan.steps, int(states[0].step), profiler.tick) as bar:
                 hooks = hooks_of(members, bar.advance, is_interrupted, stop)
-                states = fit(trainer, hypers_of(members), states, checkpoints, hooks)
+                states = fit(trainer, hypers_of(members, together), states, checkpoints, hooks)
         except NotFinite as error:
             last = checkpoints.last_step()
             kept = f"the checkpoint of step {last} is kept" if last else "there was no checkpoint yet"
@@ -89,9 +92,9 @@ def train_run(config: ConfigDict, run: Run, trainer: Trainer, start_from: Callab
     require_finished(int(states[0].step), plan.steps)
 
 
-def hypers_of(members: Sequence[Member]) -> list[dict[str, Any]]:
+def hypers_of(members: Sequence[Member], together: Together) -> list[dict[str, Any]]:
     """Each member's dynamic values."""
-    return [hyper_of(member.config, member.seed) for member in members]
+    return [hyper_of(member.config, member.seed) | together.traced(member.config) for member in members]
 
 
 def hooks_of(members: Sequence[Member], advance, is_interrupted, on_not_finite) -> Hooks:

@@ -5,6 +5,7 @@ SWEEP = {
     "workers": 2,  # processes, or tasks of a job array
     "metric": "",  # what the table leads with, such as validation.bleu; empty: config.train.best_by
     "baseline": "",  # the overrides of the row that others are tested against, as KEY=VALUE,…; empty: the first row
+    "within": (),  # keys whose values are compared each for itself, with its own best and baseline
     "match": "",  # flops: every variant gets as many training FLOPs as the baseline, within 1%
     "match_by": "train.steps",  # the whole number that is solved for
     "match_unit": 1,  # of which it is a multiple, such as the number of heads for a width

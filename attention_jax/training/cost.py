@@ -1,4 +1,4 @@
-"""What a program costs: FLOPs counted in its jaxpr, loop bodies as often as they run, and memory.
+"""What a program costs: FLOPs and depth counted in its jaxpr, loop bodies as often as they run, and memory.
 
 The compiler's own cost analysis counts the body of a loop once. Here a `scan` counts its length
 times. FLOPs are those of matrix products, 2 a multiply-add; elementwise work is not counted.
@@ -29,6 +29,24 @@ def cost(program: Callable, *arguments: Any) -> Cost:
 def flops(program: Callable, *arguments: Any) -> float:
     """Matrix-product FLOPs of `program(*arguments)`. A `while` of unknown length counts one pass."""
     return _count(jax.make_jaxpr(program)(*arguments).jaxpr)
+
+
+def depth(program: Callable, *arguments: Any) -> int:
+    """The longest chain of operations of `program(*arguments)` of which each needs the one before.
+
+    A matrix product is one operation. A `scan`'s passes come one after another; a `while` of unknown length counts one.
+    """
+    return _depth(jax.make_jaxpr(program)(*arguments).jaxpr)
+
+
+def _depth(jaxpr: core.Jaxpr) -> int:
+    ready: dict[Any, int] = {}
+    for equation in jaxpr.eqns:
+        start = max((ready.get(var, 0) for var in equation.invars if not isinstance(var, core.Literal)), default=0)
+        own = max((_depth(inner) for inner in _inner(equation.params)), default=1)
+        own *= equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        ready |= dict.fromkeys(equation.outvars, start + own)
+    return max((ready.get(var, 0) for var in jaxpr.outvars if not isinstance(var, core.Literal)), default=0)
 
 
 def _count(jaxpr: core.Jaxpr) -> float:

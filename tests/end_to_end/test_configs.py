@@ -1,4 +1,4 @@
-"""Every model and every corpus of the configs is run for three steps, every pair built, and every key read."""
+"""Every model and corpus of the configs is run small for three steps, every pair built whole, and every key read."""
 
 import json
 import time
@@ -16,23 +16,62 @@ from attention_jax.data.tokenizers import SUBWORDS
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.modes import MODES
 from attention_jax.sweeps.cells import flatten, without_settings
-from configs import kernel_regression, nmt
+from configs import kernel_regression, nmt, positional_encoding, sequence_layers
 from experiments._translator import build, init
 
 TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
 TRANSLATION = list(dict.fromkeys(TRANSLATION))
 PAIRS = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
-VARIANTS = [("kernel_regression", variant) for variant in kernel_regression.DATA] + [("nmt", v) for v in TRANSLATION]
-DESCRIBED = [("kernel_regression", "blobs"), ("nmt", "bahdanau,embedded"), ("nmt", "transformer_book,embedded")]
-FILES = {"kernel_regression": kernel_regression, "nmt": nmt}
+OTHERS = {
+    "kernel_regression": tuple(kernel_regression.DATA),
+    "positional_encoding": tuple(positional_encoding.VARIANTS),
+    "sequence_layers": ("",),
+}
+VARIANTS = [(name, v) for name, vs in OTHERS.items() for v in vs] + [("nmt", v) for v in TRANSLATION]
+DESCRIBED = [
+    ("kernel_regression", "blobs"),
+    ("nmt", "bahdanau,embedded"),
+    ("nmt", "transformer_book,embedded"),
+    ("positional_encoding", "text"),
+    ("sequence_layers", ""),
+]
+FILES = {
+    "kernel_regression": kernel_regression,
+    "nmt": nmt,
+    "positional_encoding": positional_encoding,
+    "sequence_layers": sequence_layers,
+}
 LARGE = 20_000_000
+
+
+SMALL = {"encoder_layers": 1, "decoder_layers": 1, "width": 16, "feed_forward": 16, "embedding": 16, "hidden": 16}
+LITTLE = {
+    "draws": 3,
+    "learned.steps": 3,
+    "train.steps": 3,
+    "train.evaluate_every": 3,
+    "train.checkpoint_every": 3,
+    "data.length": 6,
+    "data.batch": 4,
+    "data.factors": (1.0, 2.0),
+    "data.examples": 2,
+    "data.evaluated": 64,
+    "data.sampled": 4,
+    "lengths": (4, 8, 16),
+    "widths": (2, 4, 8),
+    "repeats": 1,
+}
+
+
+def config_of(name, variant):
+    return FILES[name].get_config(variant) if variant else FILES[name].get_config()
 
 
 def short(name, variant, tmp_path):
     """The config with little data and three steps."""
-    config = without_settings(FILES[name].get_config(variant))
-    if name == "kernel_regression":
-        config.draws, config.learned.steps = 3, 3
+    config = without_settings(config_of(name, variant))
+    if name != "nmt":
+        config.update_from_flattened_dict({key: value for key, value in LITTLE.items() if key in flatten(config)})
         return config
     pairs = list(sentence_pairs(1, 900))
     (tmp_path / "pairs.txt").write_text("".join(f"{p.source}\t{p.target}\n" for p in pairs), encoding="utf-8")
@@ -55,6 +94,7 @@ def short(name, variant, tmp_path):
     data.validation, data.test = 50, min(data.test, 50)
     data.max_length = min(data.max_length, 40)
     data.buckets = (data.max_length,)
+    config.model.kwargs.update({key: size for key, size in SMALL.items() if key in config.model.kwargs})
     config.evaluate.examples = 1
     config.train.steps = config.train.evaluate_every = 3
     return config
@@ -112,7 +152,7 @@ def test_every_model_is_built_for_every_corpus(variant):
 
 @pytest.mark.parametrize(("name", "variant"), DESCRIBED)
 def test_a_config_is_described_without_data(name, variant, tmp_path, capsys):
-    run(FILES[name].get_config(variant), tmp_path / "w", "describe")
+    run(config_of(name, variant), tmp_path / "w", "describe")
     out = capsys.readouterr().out
     assert "parameters " in out
     assert "memory a step" in out
@@ -138,5 +178,5 @@ def test_a_configs_docstring_opens_with_the_command_that_runs_it(path):
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_a_config_holds_no_lists_and_no_none(name, variant):
-    values = flatten(FILES[name].get_config(variant).to_dict()).values()
+    values = flatten(config_of(name, variant).to_dict()).values()
     assert not [value for value in values if value is None or isinstance(value, list)]

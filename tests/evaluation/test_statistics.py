@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attention_jax.evaluation.statistics import mean_interval, resampled_sums, summarize, two_level_interval
+from attention_jax.evaluation.statistics import (
+    fitted_powers,
+    mean_interval,
+    resampled_sums,
+    summarize,
+    two_level_interval,
+)
 
 DRAWS = 2000
 
@@ -67,3 +73,12 @@ def test_members_are_averaged_number_by_number():
     assert means == {"test": {"bleu": 15.0, "signature": "s"}}
     assert intervals == {"test": {"bleu": [pytest.approx(15 - 63.53, abs=0.01), pytest.approx(15 + 63.53, abs=0.01)]}}
     assert summarize(members[:1]) == (members[0], {})
+
+
+def test_powers_are_found_again_and_noise_widens_their_intervals(random):
+    sizes = {"n": np.repeat([8, 16, 32, 64], 3), "d": np.tile([2, 4, 8], 4)}
+    exact = 3.0 * sizes["n"] ** 2.0 * sizes["d"] ** 0.5
+    found = fitted_powers(sizes, exact)
+    np.testing.assert_allclose([found["n"], found["d"]], [[2] * 3, [0.5] * 3], atol=1e-6)
+    low, high = fitted_powers(sizes, exact * np.exp(0.1 * random.normal(size=12)))["n"][1:]
+    assert low < 2 < high

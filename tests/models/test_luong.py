@@ -26,7 +26,7 @@ DEFAULTS = {
     "bidirectional": True,
     "span": "global",
     "window": 2,
-    "max_source": 9,
+    "max_length": 9,
     "input_feeding": True,
     "dropout_sites": (),
 }
@@ -143,6 +143,6 @@ def test_what_does_not_go_together_is_refused_by_name(changed, message):
 
 
 def test_more_words_than_the_location_score_has_room_for_are_refused():
-    module = Luong(**DEFAULTS | KINDS["location"] | {"max_source": 5})
+    module = Luong(**DEFAULTS | KINDS["location"] | {"max_length": 5})
     with pytest.raises(ValueError, match=r"there are 7 keys, and w \(8, 5\) has places for 5"):
         module.init(jax.random.key(0), SOURCE, LENGTHS, INPUTS)

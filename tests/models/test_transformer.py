@@ -63,7 +63,7 @@ def test_grouped_heads_are_full_heads_that_share_keys_and_values():
 
 
 def test_without_positions_the_encoder_does_not_see_the_order_of_words():
-    module, variables = make(encoding="none")
+    module, variables = make(encoder_positions="none")
     swapped = SOURCE.at[0].set(SOURCE[0, jnp.array([3, 1, 0, 4, 2])])
     logits = [module.apply(variables, source, LENGTHS, INPUTS) for source in (SOURCE, swapped)]
     np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
@@ -105,7 +105,7 @@ def test_rows_without_a_sentence_leave_no_trace_in_the_moments():
     [
         ({"heads": 3}, "heads=3 must divide width=8"),
         ({"kv_heads": 3}, "kv_heads=3 must divide heads"),
-        ({"width": 9, "heads": 3, "kv_heads": 3}, "width=9: encoding='sinusoidal' needs an even one"),
+        ({"width": 9, "heads": 3, "kv_heads": 3}, "encoding=.sinusoidal. needs an even width, not 9"),
         ({"shared": "all"}, "there are 11 and 13 entries: set data.joint_vocabulary=True"),
         ({"norm": "group"}, "norm='group': choose one of layer, rms, batch"),
         ({"encoder_layers": 0}, "encoder_layers=0: needs 1 or more"),

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from attention_jax.training.cost import cost, flops
+from attention_jax.training.cost import cost, depth, flops
 
 A, B = jnp.ones((8, 16)), jnp.ones((16, 32))
 
@@ -42,3 +42,9 @@ def test_a_branch_counts_its_dearest_side():
 
 def test_memory_covers_arguments_and_result():
     assert cost(lambda a, b: a @ b, A, B).bytes >= 4 * (8 * 16 + 16 * 32 + 8 * 32)
+
+
+def test_depth_is_the_longest_chain_and_a_scan_is_as_deep_as_it_is_long():
+    x = jnp.ones((4, 4))
+    assert depth(lambda x: (x @ x) + (x * 2), x) == 2
+    assert depth(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) * 2, None), x, length=7)[0], x) == 14

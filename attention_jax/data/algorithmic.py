@@ -1,0 +1,189 @@
+"""Algorithmic tasks: an input of given length and the output that a rule makes of it, drawn from a key on the fly.
+
+One vocabulary and one shape serve all: `x₁ … xₙ SEP y₁ … yₘ END PAD …`, with 2 · longest + 2 places for inputs of up to
+`longest` tokens. Lengths may be traced, so that one program draws every task at every length.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key
+
+PAD, SEP, END, PLUS = range(4)
+FIRST = 4  # the id of symbol 0
+DIGITS = 10
+
+
+class Example(NamedTuple):
+    """A text, and which of its tokens are the output's, its end included."""
+
+    tokens: Int[Array, "*batch t"]
+    is_output: Bool[Array, "*batch t"]
+
+
+class Drawn(NamedTuple):
+    """Input and output as symbols, `longest` places each, and how many of them count."""
+
+    x: Int[Array, " longest"]
+    inputs: Int[Array, ""]
+    y: Int[Array, " longest"]
+    outputs: Int[Array, ""]
+
+
+class Task(NamedTuple):
+    """`draw(key, length, longest, symbols) → Drawn`; the shortest input, and the fewest symbols, that make sense."""
+
+    draw: Callable[[Key[Array, ""], Int[Array, ""], int, int], Drawn]
+    shortest: int = 1
+    symbols: int = 2
+
+
+def size(longest: int) -> int:
+    """Places of a text with inputs of up to `longest` tokens."""
+    return 2 * longest + 2
+
+
+def example(task: str | Int[Array, ""], key: Key[Array, ""], length: Int[Array, ""], longest: int, symbols: int):
+    """The text that a key draws; `task` is a name, or a traced place in `TASKS`.
+
+    Raises ValueError for another name.
+    """
+    if isinstance(task, str):
+        require_task(task, 1 << 30, 1 << 30)
+        return _laid_out(TASKS[task].draw(key, length, longest, symbols), longest)
+    branches = [lambda key, length, draw=one.draw: draw(key, length, longest, symbols) for one in TASKS.values()]
+    return _laid_out(jax.lax.switch(task, branches, key, length), longest)
+
+
+def require_task(name: str, length: int, symbols: int) -> None:
+    """Raise ValueError for a task that is not there, or has no meaning at a length or with so few symbols."""
+    if name not in TASKS:
+        raise ValueError(f"task={name!r}: choose one of {', '.join(TASKS)}.")
+    for what, given, least in (
+        ("inputs are", length, TASKS[name].shortest),
+        ("symbols are", symbols, TASKS[name].symbols),
+    ):
+        if given < least:
+            raise ValueError(f"task={name!r}: {given} {what} too few: it needs {least} or more.")
+
+
+def _laid_out(drawn: Drawn, longest: int) -> Example:
+    places = jnp.arange(size(longest))
+    x, y = (side.astype(jnp.int32)[jnp.clip(index, 0, longest - 1)] for side, index in (
+        (drawn.x, places), (drawn.y, places - drawn.inputs - 1)
+    ))  # fmt: skip
+    end = drawn.inputs + 1 + drawn.outputs
+    tokens = jnp.select(
+        [places < drawn.inputs, places == drawn.inputs, places < end, places == end], [x, SEP, y, END], PAD
+    )
+    return Example(tokens.astype(jnp.int32), (places > drawn.inputs) & (places <= end))
+
+
+def _symbols(key: Array, longest: int, symbols: int) -> Array:
+    return FIRST + jax.random.randint(key, (longest,), 0, symbols)
+
+
+def _mapped(rule: Callable[[Array, Array], Array]) -> Callable[..., Drawn]:
+    """Outputs as long as their inputs: `rule(x, length) → y`."""
+
+    def draw(key, length, longest, symbols):
+        x = _symbols(key, longest, symbols)
+        return Drawn(x, length, rule(x, length), length)
+
+    return draw
+
+
+def _reverse(x: Array, length: Array) -> Array:
+    return x[jnp.maximum(length - 1 - jnp.arange(len(x)), 0)]
+
+
+def _sort(x: Array, length: Array) -> Array:
+    return jnp.sort(jnp.where(jnp.arange(len(x)) < length, x, jnp.iinfo(x.dtype).max))
+
+
+def _folded(modulus: int) -> Callable[..., Drawn]:
+    """The sum of the inputs, which are below `modulus`, modulo it; parity where that is 2."""
+
+    def draw(key, length, longest, symbols):
+        del symbols
+        x = _symbols(key, longest, modulus)
+        total = jnp.sum(jnp.where(jnp.arange(longest) < length, x - FIRST, 0)) % modulus
+        return Drawn(x, length, jnp.full(longest, FIRST + total), jnp.int32(1))
+
+    return draw
+
+
+def _last_occurrence(key: Array, length: Array, longest: int, symbols: int) -> Drawn:
+    """The last input names a symbol seen before; the output is what followed it, the last time it was seen."""
+    key_x, key_asked = jax.random.split(key)
+    x, places = _symbols(key_x, longest, symbols), jnp.arange(longest)
+    asked = x[jax.random.randint(key_asked, (), 0, length - 2)]
+    last = jnp.max(jnp.where((places < length - 2) & (x == asked), places, 0))
+    x = jnp.where(places == length - 1, asked, x)
+    return Drawn(x, length, jnp.full(longest, x[last + 1]), jnp.int32(1))
+
+
+def _addition(is_reversed: bool) -> Callable[..., Drawn]:
+    """a + b of two numbers of d digits, and their sum of d + 1; the lowest digit first where `is_reversed`."""
+
+    def draw(key, length, longest, symbols):
+        del symbols
+        digits, places = (length - 1) // 2, jnp.arange(longest)
+        a, b = jnp.where(places < digits, jax.random.randint(key, (2, longest), 0, DIGITS), 0)  # the lowest first
+
+        def add(carry, pair):
+            total = carry + pair[0] + pair[1]
+            return total // DIGITS, total % DIGITS
+
+        total = jax.lax.scan(add, jnp.int32(0), (a, b))[1]
+        ordered = (lambda number, count: number) if is_reversed else _reverse
+        x = jnp.where(
+            places < digits,
+            FIRST + ordered(a, digits),
+            jnp.where(places == digits, PLUS, FIRST + ordered(b, digits)[jnp.maximum(places - digits - 1, 0)]),
+        )
+        return Drawn(x, 2 * digits + 1, FIRST + ordered(total, digits + 1), digits + 1)
+
+    return draw
+
+
+def _dyck(key: Array, length: Array, longest: int, symbols: int) -> Drawn:
+    """Brackets of two kinds, opened and closed as they nest; the output closes those that are open.
+
+    Symbols 0 and 1 open, 2 and 3 close.
+    """
+    del symbols
+    is_open, kinds = jax.random.bernoulli(key, 0.5, (2, longest))
+
+    def advance(carry, drawn):
+        stack, depth = carry
+        place, opens, kind = drawn
+        opens = opens | (depth == 0)
+        top = stack[jnp.maximum(depth - 1, 0)]
+        is_here = place < length
+        pushed = stack.at[depth].set(jnp.where(opens, kind, stack[depth]))
+        bracket = jnp.where(opens, kind, 2 + top)
+        return (
+            jnp.where(is_here, pushed, stack),
+            jnp.where(is_here, depth + jnp.where(opens, 1, -1), depth),
+        ), FIRST + bracket
+
+    start = (jnp.zeros(longest + 1, jnp.int32), jnp.int32(0))
+    drawn = (jnp.arange(longest), is_open, kinds.astype(jnp.int32))
+    (stack, depth), x = jax.lax.scan(advance, start, drawn)
+    return Drawn(x, length, _reverse(FIRST + 2 + stack[:-1], depth), depth)
+
+
+TASKS: dict[str, Task] = {
+    "copy": Task(_mapped(lambda x, length: x)),
+    "reverse": Task(_mapped(_reverse)),
+    "sort": Task(_mapped(_sort)),
+    "addition": Task(_addition(is_reversed=False), shortest=3, symbols=DIGITS),
+    "addition_reversed": Task(_addition(is_reversed=True), shortest=3, symbols=DIGITS),
+    "parity": Task(_folded(2)),
+    "modular_sum": Task(_folded(DIGITS), symbols=DIGITS),
+    "last_occurrence": Task(_last_occurrence, shortest=3),
+    "dyck": Task(_dyck, symbols=4),
+}

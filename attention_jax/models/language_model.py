@@ -1,0 +1,140 @@
+"""A Transformer of one text: each token is predicted from those before it, wherever they are said to stand."""
+
+import math
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attention_jax.modules.attention import KeyValue
+from attention_jax.modules.normalization import Norm
+from attention_jax.modules.positions import Places, PositionEncoding
+from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Reading, into_cache
+from attention_jax.ops.cache import Cache
+from attention_jax.ops.dropout import Dropout, drop
+from attention_jax.ops.masking import causal_mask, combine, segment_mask
+from attention_jax.ops.positions import require_room
+
+SITE = "decoder"
+
+
+class LanguageModel(nn.Module, kw_only=True):
+    """Causal layers over embeddings and positions, with one matrix for embeddings and logits where `is_tied`.
+
+    `positions` names the encoding and `max_length` is the room of one that has a table; the rest is `LayerSpec`'s.
+    """
+
+    vocabulary: int
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    qk_norm: bool
+    feed_forward: int
+    activation: str
+    gated: bool
+    norm: str
+    norm_first: bool
+    positions: str
+    max_length: int
+    is_tied: bool
+    dropout_sites: tuple[str, ...]
+    dtype: jnp.dtype = jnp.float32
+    param_dtype: jnp.dtype = jnp.float32
+
+    def __post_init__(self):
+        for name in ("vocabulary", "layers", "max_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
+        self.spec.check()
+        self.new_encoding()
+        super().__post_init__()
+
+    def setup(self):
+        types = self.spec.types
+        self.embedding = nn.Embed(
+            self.vocabulary, self.width, embedding_init=nn.initializers.normal(self.width**-0.5), **types
+        )
+        self.encoding = self.new_encoding()
+        own = self.encoding.of_layers(self.layers)
+        self.blocks = [EncoderLayer(self.spec, one, name=f"layer_{layer}") for layer, one in enumerate(own)]
+        if self.norm_first:
+            self.last_norm = Norm(self.norm, self.param_dtype)
+        if not self.is_tied:
+            self.logits = nn.Dense(self.vocabulary, **types)
+
+    @property
+    def spec(self) -> LayerSpec:
+        return LayerSpec.of(self)
+
+    def new_encoding(self) -> PositionEncoding:
+        """The encoding that `positions` names, without parameters yet."""
+        return self.spec.encoding(self.positions, SITE, self.max_length)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "batch t"],
+        positions: Int[Array, "#batch t"] | None = None,
+        segments: Int[Array, "batch t"] | None = None,
+        dropout: Dropout | None = None,
+    ) -> Float[Array, "batch t v"]:
+        """Logits of every next token.
+
+        `positions` are 0, 1, … unless given. Tokens attend within their segment, as packed texts need; segment 0 is
+        padding, on either side. Raises ValueError where the encoding has no room.
+        """
+        return self._read(tokens, positions, segments, dropout)[0]
+
+    def attention(
+        self,
+        tokens: Int[Array, "batch t"],
+        positions: Int[Array, "#batch t"] | None = None,
+        segments: Int[Array, "batch t"] | None = None,
+    ) -> Float[Array, "batch l h t t"]:
+        """The weights of every layer and head."""
+        return jnp.stack(self._read(tokens, positions, segments, None)[1], axis=1)
+
+    def init_cache(self, positions: Int[Array, "batch room"]) -> Cache:
+        """The cache before the first token of texts whose tokens will stand at `positions`."""
+        shape = (len(positions), self.kv_heads, positions.shape[-1], self.width // self.heads)
+        empty = KeyValue(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
+        return Cache(positions, (empty,) * self.layers, jnp.zeros(len(positions), jnp.int32))
+
+    def step(self, tokens: Int[Array, " batch"], cache: Cache) -> tuple[Float[Array, "batch v"], Cache]:
+        """Logits of the token after `tokens`, and the cache that has read them."""
+        now = jnp.take_along_axis(cache.memory, cache.cursor[:, None], axis=1)
+        places, room = Places(now, cache.memory), cache.memory.shape[-1]
+        valid = jnp.ones((len(tokens), 1), bool)
+        x, written = self._embed(tokens[:, None], now, None), []
+        for block, held in zip(self.blocks, cache.state, strict=True):
+            reading = Reading(causal_mask(1, room, cache.cursor), places, into_cache(held, cache.cursor))
+            x, held, _ = block(x, valid, reading, None)
+            written.append(held)
+        return self._logits(x, valid, False)[:, 0], Cache(cache.memory, tuple(written), cache.cursor + 1)
+
+    def _read(
+        self, tokens: Array, positions: Array | None, segments: Array | None, dropout: Dropout | None
+    ) -> tuple[Array, list[Array]]:
+        length = tokens.shape[-1]
+        positions = jnp.arange(length)[None] if positions is None else positions
+        segments = jnp.ones_like(tokens) if segments is None else segments
+        valid = segments > 0
+        mask = combine(causal_mask(length, length), segment_mask(segments, segments), valid[:, None])
+        reading = Reading(mask, Places(positions, positions))
+        x, found = self._embed(tokens, positions, dropout), []
+        for index, block in enumerate(self.blocks):
+            x, _, weights = block(x, valid, reading, dropout and dropout.fold(1000 + index))
+            found.append(weights)
+        return self._logits(x, valid, dropout is not None), found
+
+    def _embed(self, tokens: Array, positions: Array, dropout: Dropout | None) -> Array:
+        require_room(self.positions, self.encoding.record, self.encoding.sizes, tokens.shape[-1])
+        x = self.embedding(tokens) * math.sqrt(self.width)
+        if self.encoding.record.add:
+            x = self.encoding.add(x, positions)
+        return drop(x, self.spec.site(dropout, "embeddings", 0))
+
+    def _logits(self, x: Array, valid: Array, is_training: bool) -> Array:
+        if self.norm_first:
+            x = self.last_norm(x, valid, is_training)
+        return self.embedding.attend(x) if self.is_tied else self.logits(x)

@@ -1,0 +1,123 @@
+"""Which position encoding, and does it extrapolate? A small language model, each encoding on each task, over seeds.
+
+    python launch.py --config=configs/positional_encoding.py:core
+    python launch.py --config=configs/positional_encoding.py:smoke
+    python launch.py --config=configs/positional_encoding.py --config.model.positions=alibi --mode=train
+
+It is a sweep unless --mode says otherwise. Everything in ops/positions.py and data/algorithmic.py runs by name.
+"""
+
+from ml_collections import ConfigDict
+
+from attention_jax.sweeps.settings import POPULATION, SWEEP
+from attention_jax.sweeps.space import grid, product, seeds
+
+MODE = "sweep"
+
+MODEL = {
+    "layers": 2,
+    "width": 64,
+    "heads": 4,
+    "kv_heads": 4,
+    "qk_norm": False,
+    "feed_forward": 256,
+    "activation": "gelu",
+    "gated": False,
+    "norm": "layer",
+    "norm_first": True,
+    "positions": "none",  # sinusoidal, learned, binary, rotary, alibi, t5, shaw, fire, …: ops/positions.py
+    "max_length": 162,  # rows of a learned table: those past the trained lengths stay as they were drawn
+    "is_tied": True,  # embeddings and logits
+    "dropout_sites": ("residual",),
+}
+
+ALGORITHMIC = {
+    "source": "algorithmic",
+    "task": "copy",  # reverse, sort, last_occurrence, addition, addition_reversed, parity, modular_sum, dyck
+    "length": 20,  # of the longest input in training
+    "shortest": 3,
+    "symbols": 16,
+    "batch": 64,
+    "factors": (1.0, 1.25, 1.5, 2.0, 3.0, 4.0),  # times `length`: what is measured
+    "examples": 256,  # at each
+    "seed": 0,  # of what is measured
+}
+
+TEXT = {
+    "source": "text",
+    "path": "",  # a file; empty: generated sentences
+    "task": "text",
+    "tokenizer": "characters",  # or pieces: unigram, bpe
+    "vocabulary": 256,  # of pieces
+    "held_out": 0.1,  # the last share of the text
+    "length": 64,  # of the context in training
+    "batch": 32,
+    "factors": (1.0, 2.0, 4.0, 8.0, 16.0),  # times `length`: what is measured
+    "evaluated": 32768,  # held-out tokens, in windows side by side
+    "sampled": 512,  # held-out tokens that are measured with all of their context
+    "seed": 0,
+}
+
+OPTIMIZER = {
+    "schedule": "cosine",
+    "learning_rate": 1e-3,
+    "warmup_steps": 100,
+    "decay_steps": 0,  # where the decay ends; 0: at train.steps
+    "final_fraction": 0.05,
+    "clip_norm": 1.0,
+    "b2": 0.98,
+    "weight_decay": 0.0,
+    "dropout": 0.0,
+    "label_smoothing": 0.0,
+}
+
+TRAIN = {
+    "steps": 2500,
+    "steps_per_call": 50,
+    "log_every": 100,
+    "evaluate_every": 2500,  # once, at the end
+    "checkpoint_every": 2500,
+    "keep_last": 1,
+    "best_by": "train.loss",
+}
+
+ENCODINGS = ("none", "sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "randomized_sinusoidal")
+TASKS = ("copy", "reverse", "sort", "last_occurrence")
+
+
+VARIANTS: dict[str, dict] = {
+    "core": {"seeds": 5},
+    "smoke": {
+        "seeds": 2,
+        "train": {"steps": 100, "log_every": 20, "evaluate_every": 100, "checkpoint_every": 100},
+        "data": {"examples": 32, "batch": 32},
+    },
+    "text": {
+        "seeds": 3,
+        "model": {"layers": 3, "width": 128, "feed_forward": 512, "max_length": 1024},
+        "train": {"steps": 1500, "evaluate_every": 1500, "checkpoint_every": 1500},
+        "optimizer": {"dropout": 0.1},
+    },
+}
+
+
+def get_config(variant="core"):
+    if variant not in VARIANTS:
+        raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}")
+    data = TEXT if variant == "text" else ALGORITHMIC
+    sections = {"model": MODEL, "data": data, "optimizer": OPTIMIZER, "train": TRAIN}
+    return ConfigDict(
+        {
+            "experiment": "positional_encoding",
+            "seeds": (0,),
+            **{name: section | VARIANTS[variant].get(name, {}) for name, section in sections.items()},
+            "precision": {"matmul": "default", "dtype": "float32", "param_dtype": "float32"},
+            "population": POPULATION,
+            "sweep": SWEEP | {"engine": "processes", "within": ("data.task",)},
+        }
+    )
+
+
+def sweep(variant="core"):
+    tasks = grid("data.task", TASKS if variant != "text" else ("text",))
+    return product(grid("model.positions", ENCODINGS), tasks, seeds(VARIANTS[variant]["seeds"]))

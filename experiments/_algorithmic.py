@@ -1,0 +1,88 @@
+"""Algorithmic tasks as a language model's source: drawn inside the step, measured at every length."""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention_jax.data.algorithmic import FIRST, TASKS, example, require_task, size
+from attention_jax.errors import UserError
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.training.state import Variables
+from experiments._language_model import Source, Texts, logits_of
+
+HELD_OUT = 1_000_000  # folded into the key of what is measured, which no training step folds in
+
+
+def open_algorithmic(config: ConfigDict, folder: Path | None) -> Source:
+    """The tasks, at lengths of up to `data.length` in training and `data.factors` times that when measured."""
+    del folder
+    data = config.data
+    lengths = tuple(sorted({round(factor * data.length) for factor in data.factors}))
+    try:
+        for length in (data.shortest, *lengths):
+            require_task(data.task, length, data.symbols)
+    except ValueError as error:
+        raise UserError(f"config.data: {error}") from None
+    if data.shortest > data.length:
+        raise UserError(f"config.data.shortest={data.shortest} is more than config.data.length={data.length}.")
+    steps = jnp.arange(config.train.steps)[:, None]
+
+    def call(seed, step, stop):
+        del seed
+        rows = np.arange(step, min(stop, step + config.train.steps_per_call))[:, None]
+        return {"step": steps}, rows
+
+    return Source(
+        vocabulary=FIRST + data.symbols,
+        trained=data.length,
+        lengths=lengths,
+        places=size(lengths[-1]) - 1,
+        call=call,
+        texts=functools.partial(_texts, data),
+        measure=functools.partial(_measure, data, lengths),
+        example=lambda config, length: _held_out(data, length, 1, config.data.task)[0],
+        steps_per_epoch=config.train.steps,
+        traced=lambda config: {"task": jnp.int32(list(TASKS).index(config.data.task))},
+    )
+
+
+def _texts(data: ConfigDict, row, hyper) -> Texts:
+    """The batch of a step: texts of lengths drawn alike from `data.shortest` to `data.length`."""
+    key = jax.random.fold_in(jax.random.fold_in(hyper["key"], 1), row["step"][0, 0])
+    key_lengths, key_texts = jax.random.split(key)
+    lengths = jax.random.randint(key_lengths, (data.batch,), data.shortest, data.length + 1)
+    draw = functools.partial(example, hyper["task"], longest=data.length, symbols=data.symbols)
+    return Texts(*jax.vmap(draw)(jax.random.split(key_texts, data.batch), lengths))
+
+
+def _held_out(data: ConfigDict, length: int, count: int, task) -> Texts:
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(data.seed), HELD_OUT + length), count)
+    return Texts(*jax.vmap(lambda key: example(task, key, jnp.int32(length), length, data.symbols))(keys))
+
+
+def _measure(data: ConfigDict, lengths: tuple[int, ...], model: LanguageModel):
+    """The share of output tokens that are right, and of texts whose whole output is, at every length.
+
+    Both are teacher forced: a whole output is right exactly where greedy decoding writes it.
+    """
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def shares(length: int, variables: Variables, task):
+        tokens, is_output = _held_out(data, length, data.examples, task)
+        is_right = jnp.argmax(logits_of(model, variables, tokens[:, :-1]), axis=-1) == tokens[:, 1:]
+        counts = is_output[:, 1:]
+        return jnp.sum(is_right & counts) / jnp.sum(counts), jnp.mean(jnp.all(is_right | ~counts, axis=1))
+
+    def measure(variables: Variables, config: ConfigDict):
+        task = jnp.int32(list(TASKS).index(config.data.task))
+        found = {str(length): jax.device_get(shares(length, variables, task)) for length in lengths}
+        return {
+            name: {length: float(pair[place]) for length, pair in found.items()}
+            for place, name in enumerate(("token", "exact"))
+        }
+
+    return measure

@@ -1,0 +1,78 @@
+"""A language model, its loss, and where its tokens stand."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Key
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.ops.dropout import Dropout
+from attention_jax.ops.losses import Sums, cross_entropy
+from attention_jax.training.state import Variables
+
+POSITIONS = 999  # folded into a step's key for what is drawn of positions
+Curves = dict[str, dict[str, float]]  # measure → length → value
+
+
+class Texts(NamedTuple):
+    """Tokens, and which of them count as predicted: never the first."""
+
+    tokens: Int[Array, "batch t"]
+    is_counted: Bool[Array, "batch t"]
+
+
+class Source(NamedTuple):
+    """What a language model is trained on and measured with."""
+
+    vocabulary: int
+    trained: int  # the length that training saw at most
+    lengths: tuple[int, ...]  # that are measured
+    places: int  # of the longest text
+    call: Callable[[int, int, int], tuple[Any, np.ndarray]]  # (seed, step, stop) → table, rows
+    texts: Callable[[Any, Any], Texts]  # (rows of the table, dynamic values) → a batch
+    measure: Callable[[LanguageModel], Callable[[Variables, ConfigDict], Curves]]
+    example: Callable[[ConfigDict, int], Int[Array, "1 t"]]  # a text of a length, to look at
+    steps_per_epoch: int
+    traced: Callable[[ConfigDict], dict[str, Any]] = lambda config: {}
+
+
+def build(config: ConfigDict, vocabulary: int) -> LanguageModel:
+    """The model of `config.model`. Raises UserError where its values do not fit."""
+    types = {name: jnp.dtype(config.precision[name]) for name in ("dtype", "param_dtype")}
+    try:
+        return LanguageModel(vocabulary=vocabulary, **config.model, **types)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"config.model: {error}") from None
+
+
+def init(model: LanguageModel, key: Key[Array, ""]) -> Variables:
+    """Fresh variables."""
+    return dict(model.init(key, jnp.zeros((1, 1), jnp.int32)))
+
+
+def loss(
+    model: LanguageModel, variables: Variables, texts: Texts, dropout: Dropout, label_smoothing
+) -> tuple[Sums, Variables]:
+    """Cross entropy of the tokens that count, in nats, and how many they are; and the collections it changed."""
+    tokens = texts.tokens
+    positions = draw_positions(model, dropout.fold(POSITIONS).key, *tokens[:, 1:].shape)
+    others = [name for name in variables if name != "params"]
+    logits, changed = model.apply(variables, tokens[:, :-1], positions, None, dropout, mutable=others)
+    return cross_entropy(logits, tokens[:, 1:], texts.is_counted[:, 1:], label_smoothing), dict(changed)
+
+
+def draw_positions(model: LanguageModel, key: Key[Array, ""], rows: int, length: int) -> Int[Array, "rows t"] | None:
+    """Positions of each text's own where the encoding draws them, else None: in order."""
+    draw = model.new_encoding().record.sample_positions
+    return None if draw is None else jax.vmap(lambda one: draw(one, length))(jax.random.split(key, rows))
+
+
+def logits_of(model: LanguageModel, variables: Variables, tokens: Int[Array, "batch t"]) -> Array:
+    """Logits of every next token; the same tokens always get the same positions."""
+    logits: Any = model.apply(variables, tokens, draw_positions(model, jax.random.key(0), *tokens.shape))
+    return logits

@@ -1,0 +1,189 @@
+"""Which position encoding, and does it extrapolate? A language model, measured at and beyond the lengths it saw."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention_jax.data.text import identify_text
+from attention_jax.errors import UserError
+from attention_jax.evaluation.extrapolation import area
+from attention_jax.evaluation.statistics import over_seeds
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.ops.positions import require_room
+from attention_jax.reports.extrapolation import attention_maps, length_curves
+from attention_jax.reports.figures import Figure
+from attention_jax.reports.page import Table
+from attention_jax.runs.experiment import Description, Experiment, Together
+from attention_jax.runs.folder import Run
+from attention_jax.runs.training import best_variables, plan_of
+from attention_jax.training.cost import flops
+from attention_jax.training.loop import Task, trainer
+from attention_jax.training.state import Variables
+from experiments._algorithmic import open_algorithmic
+from experiments._common import DYNAMIC, check_training, description_of, pace
+from experiments._extrapolation import conclude, portrait
+from experiments._language_model import Curves, Source, build, draw_positions, init, loss
+from experiments._text import open_text
+
+SOURCES: dict[str, Callable[[ConfigDict, Path | None], Source]] = {"algorithmic": open_algorithmic, "text": open_text}
+LOOKED_AT = 1.5  # times the trained length: attention is kept at both
+LOWER = ("perplexity",)  # measures of which less is better
+
+
+def open_source(config: ConfigDict, folder: Path | None) -> tuple[Source, LanguageModel]:
+    """What the config trains on, and its model; without a folder, their shapes.
+
+    Raises UserError for values that do not fit, or where the longest text has no room.
+    """
+    for name in ("length", "batch"):
+        if config.data[name] < 1:
+            raise UserError(f"config.data.{name}={config.data[name]}: needs 1 or more.")
+    if not config.data.factors or min(config.data.factors) <= 0:
+        raise UserError(f"config.data.factors={config.data.factors}: needs numbers more than 0.")
+    if config.data.source not in SOURCES:
+        raise UserError(f"config.data.source={config.data.source!r}: choose one of {', '.join(SOURCES)}.")
+    source = SOURCES[config.data.source](config, folder)
+    model = build(config, source.vocabulary)
+    encoding = model.new_encoding()
+    try:
+        require_room(config.model.positions, encoding.record, encoding.sizes, source.places)
+    except ValueError as error:
+        raise UserError(f"config.data.factors={config.data.factors}, config.model.max_length: {error}") from None
+    return source, model
+
+
+def together(config: ConfigDict, folder: Path, how: str) -> Together:
+    """What runs that differ in seed, task and optimizer share: a source and every program."""
+    source, model = open_source(config, folder)
+    measure, cost = source.measure(model), _cost(config, source, model)
+    task = Task(
+        init=functools.partial(init, model),
+        loss=_loss(source, model),
+        call=source.call,
+        steps_per_epoch=source.steps_per_epoch,
+        evaluate=lambda variables: {},
+    )
+
+    def finish(configs, runs):
+        return [_finish(config, run, source, model, measure, cost) for config, run in zip(configs, runs, strict=True)]
+
+    return Together(finish, trainer(task, plan_of(config), how), traced=source.traced)
+
+
+def evaluate(config: ConfigDict, run: Run) -> dict:
+    """Measure a trained run again."""
+    source, model = open_source(config, run.path / "data")
+    measure = source.measure(model)
+    every = best_variables(config, run, functools.partial(init, model))
+    return over_seeds([_measured(source, measure(variables, config)) for variables in every])
+
+
+def describe(config: ConfigDict) -> Description:
+    """Shapes of the parameters and of one step."""
+    return _description(config, *open_source(config, None))
+
+
+def check(config: ConfigDict) -> None:
+    """Raise UserError for values that cannot be used."""
+    check_training(config)
+    open_source(config, None)
+
+
+def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
+    """The measures against length, and attention within and beyond the trained length."""
+    folder, name = run.subfolder("figures"), config.model.positions
+    source, _ = open_source(config, run.path / "data")
+    intervals = result.get("ci95", {}).get("curves", {})
+    curves = {}
+    for measure, found in result["curves"].items():
+        lengths, means = np.array([*map(int, found)]), np.array([*found.values()])
+        ends = np.array([intervals.get(measure, {}).get(length, (mean, mean)) for length, mean in found.items()])
+        curves[measure] = {name: (lengths, means, *ends.T)}
+    drawn = length_curves(curves, source.trained, folder / "extrapolation.png")
+    with np.load(run.path / "attention.npz") as kept:
+        return [drawn, attention_maps({name: dict(kept)}, folder / "attention.png")]
+
+
+def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
+    """The measures at every length."""
+    del config, run
+    curves = result["curves"]
+    lengths = list(next(iter(curves.values())))
+    rows = [(int(length), *(found[length] for found in curves.values())) for length in lengths]
+    return [Table("By length", ("length", *curves), rows)]
+
+
+def _finish(config: ConfigDict, run: Run, source: Source, model: LanguageModel, measure, cost: dict) -> dict:
+    every = best_variables(config, run, functools.partial(init, model))
+    logged = [run.mean_over_steps("train.loss", seed, after=config.train.steps - 1) for seed in config.seeds]
+    found = [
+        {"train": {"loss": last}, **_measured(source, measure(variables, config))}
+        for last, variables in zip(logged, every, strict=True)
+    ]
+    _keep_attention(config, run, source, model, every[0])
+    _keep_portrait(run, model, every[0])
+    return over_seeds(found) | {"cost": cost | pace(run, config)}
+
+
+def _measured(source: Source, curves: Curves) -> dict:
+    """The curves, and the mean height of each from the trained length on."""
+    beyond = [length for length in source.lengths if length >= source.trained]
+    heights = {name: area(beyond, [curve[str(length)] for length in beyond]) for name, curve in curves.items()}
+    return {"curves": curves, "area": heights}
+
+
+def _keep_attention(config: ConfigDict, run: Run, source: Source, model: LanguageModel, variables: Variables) -> None:
+    """The weights of every layer and head on one text at the trained length and one beyond, and its tokens."""
+    kept: dict[str, np.ndarray] = {}
+    for length in (source.trained, round(LOOKED_AT * source.trained)):
+        tokens = source.example(config, length)[:, :-1]
+        if tokens.shape[-1] <= source.places:
+            positions = draw_positions(model, jax.random.key(0), *tokens.shape)
+            weights = jax.jit(functools.partial(model.apply, method="attention"))(variables, tokens, positions)
+            kept[str(length)] = np.asarray(weights[0], np.float16)
+    np.savez_compressed(run.path / "attention.npz", **kept)  # type: ignore[arg-type]
+
+
+def _keep_portrait(run: Run, model: LanguageModel, variables: Variables) -> None:
+    """What the encoding looks like, of the first layer where layers have their own."""
+    encoding, params = model.new_encoding(), variables["params"]
+    own = params.get("encoding") or params["layer_0"].get("encoding", {})
+    np.savez_compressed(run.path / "encoding.npz", **portrait(encoding.record, encoding.sizes, own))  # type: ignore[arg-type]
+
+
+def _loss(source: Source, model: LanguageModel):
+    def training_loss(variables, batch, dropout, hyper):
+        return loss(model, variables, source.texts(batch, hyper), dropout, hyper["label_smoothing"])
+
+    return training_loss
+
+
+def _description(config: ConfigDict, source: Source, model: LanguageModel) -> Description:
+    table, rows = source.call(0, 0, 1)
+    batch = jax.tree.map(lambda column: jax.ShapeDtypeStruct((rows.shape[1], *column.shape[1:]), column.dtype), table)
+    return description_of(config, functools.partial(init, model), _loss(source, model), batch, source.traced(config))
+
+
+def _cost(config: ConfigDict, source: Source, model: LanguageModel) -> dict:
+    description = _description(config, source, model)
+    total = flops(description.step, *description.arguments) * config.train.steps
+    return {"parameters": sum(leaf.size for leaf in jax.tree.leaves(description.parameters)), "flops": total}
+
+
+EXPERIMENT = Experiment(
+    together=together,
+    evaluate=evaluate,
+    describe=describe,
+    figures=figures,
+    tables=tables,
+    check=check,
+    identify=lambda config: identify_text(config.data.path) if config.data.source == "text" else "",
+    dynamic=(*DYNAMIC, "data.task"),
+    flops=lambda config, folder: _cost(config, *open_source(config, folder))["flops"],
+    conclude=functools.partial(conclude, lower=LOWER),
+    metric=lambda config: "area.token" if config.data.source == "algorithmic" else "area.perplexity",
+)

@@ -1,0 +1,96 @@
+"""Algorithmic tasks against their definitions, in plain Python."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.data.algorithmic import END, FIRST, PAD, PLUS, SEP, TASKS, example, require_task, size
+
+LONGEST, SYMBOLS, COUNT = 11, 12, 40
+
+
+def texts(task, length, longest=LONGEST):
+    keys = jax.random.split(jax.random.key(0), COUNT)
+    return jax.jit(jax.vmap(lambda key: example(task, key, jnp.int32(length), longest, SYMBOLS)))(keys)
+
+
+def sides(found):
+    """Inputs and outputs of every text as lists of symbols, taken apart at its separators."""
+    for tokens, is_output in zip(*map(np.asarray, found), strict=True):
+        separator, end = list(tokens).index(SEP), list(tokens).index(END)
+        assert (tokens[end + 1 :] == PAD).all()
+        np.testing.assert_array_equal(np.flatnonzero(is_output), np.arange(separator + 1, end + 1))
+        yield [int(t) - FIRST for t in tokens[:separator]], [int(t) - FIRST for t in tokens[separator + 1 : end]]
+
+
+def number(digits, is_reversed):
+    return int("".join(map(str, digits[::-1] if is_reversed else digits)))
+
+
+def closing(brackets):
+    stack = []
+    for bracket in brackets:
+        if bracket < 2:
+            stack.append(bracket)
+        else:
+            assert stack.pop() == bracket - 2, "closed another kind than was open"
+    return [2 + kind for kind in reversed(stack)]
+
+
+def after_last(x):
+    place = max(i for i in range(len(x) - 2) if x[i] == x[-1])
+    return [x[place + 1]]
+
+
+RULES = {
+    "copy": lambda x: x,
+    "reverse": lambda x: x[::-1],
+    "sort": sorted,
+    "parity": lambda x: [sum(x) % 2],
+    "modular_sum": lambda x: [sum(x) % 10],
+    "last_occurrence": after_last,
+    "dyck": closing,
+}
+
+
+@pytest.mark.parametrize("length", [3, 8, LONGEST])
+@pytest.mark.parametrize("task", RULES)
+def test_the_output_is_what_the_rule_makes_of_the_input(task, length):
+    for x, y in sides(texts(task, length)):
+        assert len(x) == length
+        assert y == RULES[task](x)
+
+
+@pytest.mark.parametrize("length", [3, 7, LONGEST])
+@pytest.mark.parametrize("task", ["addition", "addition_reversed"])
+def test_sums_are_right_and_one_digit_longer(task, length):
+    is_reversed = task.endswith("reversed")
+    for x, y in sides(texts(task, length)):
+        plus = x.index(PLUS - FIRST)
+        a, b = x[:plus], x[plus + 1 :]
+        assert len(x) == length
+        assert len(a) == len(b) == len(y) - 1
+        assert number(a, is_reversed) + number(b, is_reversed) == number(y, is_reversed)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_the_same_by_name_and_by_place_and_in_one_shape(task):
+    named = texts(task, 6)
+    for a, b in zip(named, texts(jnp.int32(list(TASKS).index(task)), 6), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert named.tokens.shape == (COUNT, size(LONGEST))
+    assert len(np.unique(named.tokens, axis=0)) > COUNT / 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("copi", 5, 5), "task='copi': choose one of copy, reverse"),
+        (("last_occurrence", 2, 5), "task='last_occurrence': 2 inputs are too few: it needs 3"),
+        (("addition", 9, 8), "8 symbols are too few: it needs 10"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        require_task(*arguments)

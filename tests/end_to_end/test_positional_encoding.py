@@ -1,0 +1,185 @@
+"""A tiny sweep over position encodings: one program serves all tasks, and the answer is that of its cells."""
+
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import experiments
+from attention_jax.data.algorithmic import END, SEP
+from attention_jax.errors import UserError
+from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.runs import sweeps
+from attention_jax.runs.experiment import Request
+from attention_jax.runs.modes import MODES
+from attention_jax.sweeps.space import grid, product, seeds
+from configs import positional_encoding as configs
+from experiments._extrapolation import portrait
+from experiments._language_model import build, init
+from experiments.positional_encoding import open_source
+
+TINY = {
+    "model.layers": 1,
+    "model.width": 8,
+    "model.heads": 2,
+    "model.kv_heads": 2,
+    "model.feed_forward": 8,
+    "optimizer.warmup_steps": 2,
+    "train.steps": 8,
+    "train.steps_per_call": 4,
+    "train.log_every": 4,
+    "train.evaluate_every": 8,
+    "train.checkpoint_every": 8,
+    "data.length": 6,
+    "data.batch": 4,
+    "data.factors": (1.0, 2.0),
+}
+ALGORITHMIC = {"data.examples": 8}
+TEXT = {"data.evaluated": 256, "data.sampled": 16, "data.length": 16, "data.factors": (1.0, 2.0)}
+
+
+def tiny(variant="core", **overrides):
+    config = configs.get_config(variant)
+    values = TINY | (TEXT if variant == "text" else ALGORITHMIC)
+    config.update_from_flattened_dict(values | {name.replace("__", "."): value for name, value in overrides.items()})
+    return config.lock()
+
+
+def launch(mode, config, workdir, space=None):
+    request = Request(config, workdir, time.perf_counter(), False)
+    if space is not None:
+        request = request._replace(space=lambda: space, configure=lambda variant: config)
+    MODES[mode](experiments.load(config.experiment), request)
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encodings") / "sweep"
+    names, tasks = ("alibi", "randomized_learned:longest=40"), ("copy", "parity")
+    space = product(grid("model.positions", names), grid("data.task", tasks), seeds(2))
+    launch("sweep", tiny(sweep__engine="inline"), folder, space)
+    return folder
+
+
+def test_curves_ranks_and_orders_are_those_of_the_cells(answered):
+    result = json.loads((answered / "result.json").read_text())
+    sweep = sweeps.open_sweep(experiments.load("positional_encoding"), answered)
+    assert result["status"] == "finished"
+    areas: dict = {}
+    for name in sweep.plan.cells:
+        config, cell = sweep.config_of(name), sweeps.read_result(sweep.cell(name))
+        areas.setdefault(config.data.task, {}).setdefault(config.model.positions, []).append(cell)
+    for task, names in areas.items():
+        for name, cells in names.items():
+            curve = result["curves"][name][task]
+            assert curve["length"] == [6, 12]
+            expected = [mean_interval([cell["curves"]["token"][str(n)] for cell in cells]) for n in curve["length"]]
+            np.testing.assert_allclose(np.array([curve[k] for k in ("mean", "low", "high")]).T, expected)
+        order = result["orders"][task]
+        assert [row["mean"] for row in order] == sorted((row["mean"] for row in order), reverse=True)
+    per_seed = []
+    for seed in range(2):
+        heights = {name: [areas[t][name][seed]["area"]["token"] for t in areas] for name in result["mrr"]}
+        better = {
+            name: np.mean([1 / np.mean([k + 1 for k, h in enumerate(sorted(
+                (other[t] for other in heights.values()), reverse=True)) if h == own[t]]) for t in range(len(areas))])
+            for name, own in heights.items()
+        }  # fmt: skip
+        per_seed.append(better)
+    for name, found in result["mrr"].items():
+        assert found["mean"] == pytest.approx(np.mean([better[name] for better in per_seed]))
+
+
+def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
+    sweep = sweeps.open_sweep(experiments.load("positional_encoding"), answered)
+    assert len(sweep.plan.groups) == 2
+    rows = [
+        line for line in (answered / "table.md").read_text().splitlines() if line.startswith("|") and "baseline" in line
+    ]
+    assert len(rows) == 2
+    assert all("alibi" in row for row in rows)
+    page = (answered / "report.html").read_text()
+    assert "Mean reciprocal rank" in page
+    assert {path.name for path in (answered / "figures").glob("*.png")} >= {
+        "extrapolation_token.png", "extrapolation_exact.png", "biases.png", "similarity.png", "attention.png",
+        "encodings.png",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", ["core", "text"])
+def test_a_run_alone_ends_with_curves_and_figures(variant, tmp_path, capsys):
+    launch("train", tiny(variant, model__positions="rotary"), tmp_path / "w")
+    result = json.loads((tmp_path / "w" / "result.json").read_text())
+    assert result["status"] == "finished"
+    assert all(np.isfinite(list(curve.values())).all() for curve in result["curves"].values())
+    assert (tmp_path / "w" / "figures" / "extrapolation.png").exists()
+
+
+def test_accuracy_is_that_of_a_loop_over_the_held_out_texts():
+    config = tiny(model__positions="alibi", data__task="reverse")
+    source, model = open_source(config, None)
+    variables = init(model, jax.random.key(0))
+    found = source.measure(model)(variables, config)
+    from experiments._algorithmic import _held_out
+
+    tokens, _ = _held_out(config.data, 12, 8, "reverse")
+    guesses = np.argmax(model.apply(variables, tokens), -1)
+    right, whole = [], []
+    for text, guess in zip(np.asarray(tokens), guesses, strict=True):
+        first, last = list(text).index(SEP) + 1, list(text).index(END)
+        hits = [guess[place - 1] == text[place] for place in range(first, last + 1)]
+        right += hits
+        whole.append(all(hits))
+    assert found["token"]["12"] == pytest.approx(np.mean(right))
+    assert found["exact"]["12"] == pytest.approx(np.mean(whole))
+
+
+def test_sliding_perplexity_is_that_of_single_tokens_with_all_their_context(tmp_path):
+    config = tiny("text", model__positions="alibi")
+    source, model = open_source(config, tmp_path / "data")
+    variables = init(model, jax.random.key(0))
+    found = source.measure(model)(variables, config)
+    text = np.load(tmp_path / "data" / "held_out.npy").astype(np.int32)
+    last = np.random.default_rng(config.data.seed).integers(32, len(text), 16)
+    for context in (16, 32):
+        logits = model.apply(variables, jnp.stack([text[p - context : p] for p in last]))[:, -1]
+        losses = -jax.nn.log_softmax(logits)[np.arange(16), text[last]]
+        assert found["perplexity_sliding"][str(context)] == pytest.approx(float(np.exp(losses.mean())), rel=1e-4)
+
+
+def test_a_biass_portrait_falls_with_the_distance_as_it_does():
+    config = tiny(model__positions="alibi")
+    encoding = build(config, 20).new_encoding()
+    found = portrait(encoding.record, encoding.sizes, {})
+    assert found["bias"].shape == (2, 64, 64)
+    assert (np.diff(found["similarity"]) < 0).all()
+    assert found["similarity"][0] == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"model__positions": "learned", "model__max_length": 10}, "max_length: encoding='learned' places up to 10"),
+        ({"model__positions": "spiral"}, "config.model: encoding='spiral': choose one of"),
+        ({"model__positions": "sinusoidal", "model__width": 9, "model__heads": 3, "model__kv_heads": 3}, "even width"),
+        ({"data__task": "last_occurrence", "data__shortest": 2}, "config.data: task='last_occurrence': 2 inputs"),
+        ({"data__shortest": 7}, "config.data.shortest=7 is more than config.data.length=6"),
+        ({"data__source": "video"}, "config.data.source='video': choose one of algorithmic, text"),
+        ({"data__factors": (0.0,)}, "config.data.factors"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(overrides, message):
+    with pytest.raises(UserError, match=message):
+        experiments.load("positional_encoding").check(tiny(**overrides))
+
+
+def test_a_text_shorter_than_a_context_is_refused_by_name(tmp_path):
+    path = tmp_path / "short.txt"
+    path.write_text("too short " * 10)
+    with pytest.raises(UserError, match=r"short.txt'?: its held_out part has 10 tokens, and 34 are needed"):
+        launch("train", tiny("text", data__path=str(path)), tmp_path / "w")
+    with pytest.raises(UserError, match=r"no_such.txt"):
+        launch("train", tiny("text", data__path=str(tmp_path / "no_such.txt")), tmp_path / "v")

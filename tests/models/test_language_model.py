@@ -1,0 +1,125 @@
+"""A language model with every position encoding: cached, packed, padded and causal."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.ops.dropout import Dropout
+from attention_jax.ops.positions import BUILDERS, ENCODINGS
+
+TOKENS = jnp.array([[4, 5, 6, 7, 8, 3], [9, 2, 5, 5, 1, 3]])
+POSITIONS = jnp.array([[0, 2, 3, 7, 8, 11], [1, 2, 4, 5, 6, 10]])
+SIZES = {
+    "vocabulary": 11, "layers": 2, "width": 8, "heads": 2, "kv_heads": 1, "qk_norm": False, "feed_forward": 16,
+    "activation": "gelu", "gated": False, "norm": "layer", "norm_first": True, "max_length": 12, "is_tied": True,
+    "dropout_sites": ("residual", "attention"),
+}  # fmt: skip
+ALL = [*BUILDERS, "randomized_sinusoidal:longest=12", "rotary:scaling=yarn,factor=4,trained_length=8", "shaw:clip=2"]
+
+
+def make(name, **more):
+    """The model, and variables that are not at their start: biases of zero would hide mistakes."""
+    module = LanguageModel(**SIZES | {"positions": name} | more)
+    variables = jax.jit(module.init)(jax.random.key(0), TOKENS)
+    noise = iter(jax.random.split(jax.random.key(1), 200))
+    return module, jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_cached_step_says_what_the_whole_text_does(name):
+    module, variables = make(name)
+    whole = jax.jit(module.apply)(variables, TOKENS, POSITIONS)
+    step = jax.jit(lambda tokens, cache: module.apply(variables, tokens, cache, method="step"))
+    cache = module.apply(variables, POSITIONS, method="init_cache")
+    for place in range(TOKENS.shape[1]):
+        logits, cache = step(TOKENS[:, place], cache)
+        np.testing.assert_allclose(logits, whole[:, place], rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_packed_text_reads_as_it_would_alone_and_so_does_one_padded_on_the_left(name):
+    module, variables = make(name)
+    alone = jax.jit(module.apply)(variables, TOKENS)
+    packed = jnp.concatenate([jnp.zeros((1, 2), jnp.int32), TOKENS.reshape(1, -1)], axis=1)
+    order = jnp.arange(6)[None]
+    positions = jnp.concatenate([jnp.zeros((1, 2), jnp.int32), order, order], axis=1)
+    segments = jnp.array([[0, 0] + [1] * 6 + [2] * 6])
+    if name == "learned":
+        module = module.clone(max_length=14)
+        rows = variables["params"]["encoding"]["table"]
+        variables = {"params": {**variables["params"], "encoding": {"table": jnp.pad(rows, ((0, 2), (0, 0)))}}}
+    if name.startswith("randomized"):
+        module = module.clone(positions="randomized_sinusoidal:longest=14")
+    together = jax.jit(module.apply)(variables, packed, positions, segments)
+    np.testing.assert_allclose(together[0, 2:].reshape(alone.shape), alone, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_token_sees_the_future(name):
+    module, variables = make(name)
+    later = TOKENS.at[:, 4:].set(2)
+    before, after = (module.apply(variables, tokens) for tokens in (TOKENS, later))
+    np.testing.assert_array_equal(before[:, :4], after[:, :4])
+    assert not np.allclose(before[:, 4:], after[:, 4:])
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "none"])
+def test_positions_matter(name):
+    module, variables = make(name)
+    stretched = jnp.arange(6)[None] * 2
+    assert not np.allclose(module.apply(variables, TOKENS), module.apply(variables, TOKENS, stretched), atol=1e-4)
+
+
+def test_without_positions_only_the_set_of_earlier_tokens_matters():
+    module, variables = make("none", layers=1)
+    swapped = TOKENS[:, jnp.array([2, 0, 1, 3, 4, 5])]
+    np.testing.assert_allclose(
+        module.apply(variables, TOKENS)[:, 3:], module.apply(variables, swapped)[:, 3:], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_shaws_values_are_dropped_with_the_weights():
+    """With every other part at zero, what remains is a sum over the weights that dropout kept."""
+    module, variables = make("shaw:clip=2", layers=1)
+    dropped = module.apply(variables, TOKENS, dropout=Dropout(jax.random.key(3), 0.9))
+    assert np.isfinite(dropped).all()
+    assert not np.allclose(dropped, module.apply(variables, TOKENS))
+
+
+@pytest.mark.parametrize("name", [name for name in ENCODINGS if name.startswith("randomized")])
+def test_randomized_positions_are_drawn_outside_and_handed_in(name):
+    module, variables = make(f"{name}:longest=64")
+    draw = module.new_encoding().record.sample_positions
+    positions = jax.vmap(lambda key: draw(key, 6))(jax.random.split(jax.random.key(0), 2))
+    assert (np.diff(positions) > 0).all()
+    assert np.isfinite(module.apply(variables, TOKENS, positions)).all()
+
+
+def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
+    module, variables = make("rotary")
+    weights = module.apply(variables, TOKENS, method="attention")
+    assert weights.shape == (2, 2, 2, 6, 6)
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"positions": "spiral"}, "encoding='spiral': choose one of none"),
+        ({"positions": "rotary", "width": 6}, "encoding='rotary' needs an even head_size, not 3"),
+        ({"positions": "shaw:clap=3"}, "encoding='shaw': .*clap"),
+        ({"heads": 3, "kv_heads": 3}, "heads=3 must divide width=8"),
+        ({"layers": 0}, "layers=0: needs 1 or more"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(more, message):
+    with pytest.raises(ValueError, match=message):
+        LanguageModel(**SIZES | {"positions": "none"} | more)
+
+
+def test_a_table_refuses_longer_texts():
+    module, variables = make("learned")
+    with pytest.raises(ValueError, match=r"'learned' places up to 12 words, not 13: it cannot extrapolate"):
+        module.apply(variables, jnp.zeros((1, 13), jnp.int32))
