@@ -1,4 +1,4 @@
-# make demo | test | test-slurm | check | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
+# make demo | test | test-slow | test-slurm | check | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
 ACCELERATOR ?= cpu
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,17 +8,17 @@ ACCELERATORS := cpu cuda13 tpu
 
 SLURM ?= /tmp/attention_jax_slurm
 
-.PHONY: demo test test-fast test-slurm check lock clean
+.PHONY: demo test test-slow test-slurm check lock clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train the default experiment on embedded data, in a few minutes
 	$(BIN)/python launch.py --config=configs/nmt.py --workdir=runs/demo
 
-test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
-
-test-fast: $(READY)
+test: $(READY)  ## all but what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-slow: $(READY)  ## what takes minutes: runs killed again and again, real corpora, a million pairs, full disks
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 test-slurm: $(READY)  ## sweeps on a real SLURM of one node on this machine; installs Debian's where it is missing (root)
 	command -v slurmctld munged sbatch >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; }

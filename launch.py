@@ -87,16 +87,14 @@ def main(argv: list[str]) -> None:
         configure=_configure,
         command=(sys.executable, str(ROOT / "launch.py")),
     )
-    MODES[_mode()](experiments.load(config.experiment), request)
+    MODES[_mode(config, workdir)](experiments.load(config.experiment), request)
 
 
-def _mode() -> str:
-    """The mode asked for, or what the config file says it is for, or what goes on with the folder."""
+def _mode(config: ConfigDict, workdir: Path) -> str:
+    """The mode asked for, or what the config is for, or what goes on with the folder."""
     if MODE.value is not None:
         return MODE.value
-    if CONFIG.value is not None:
-        return _config_file().get("MODE", "train")
-    return "sweep" if is_sweep(Path(WORKDIR.value or "")) else "train"
+    return "sweep" if is_sweep(workdir) or ("sweep" in config and config.sweep.by_default) else "train"
 
 
 def _configure(variant: str) -> ConfigDict:
@@ -182,7 +180,7 @@ def _default_workdir() -> Path:
         raise UserError("name an experiment with --config=configs/…, or a run with --workdir=…")
     file, _, variant = _config_name()
     name = "-".join((Path(file).stem, *variant.split(","))).rstrip("-")
-    of_sweep = _mode() in ("sweep", "plan")
+    of_sweep = _mode(CONFIG.value, Path()) in ("sweep", "plan")
     return Path("runs") / (f"{name}-sweep" + f"-{SWEEP.value}" * bool(SWEEP.value) if of_sweep else name)
 
 

@@ -44,6 +44,8 @@ TRANSFORMER = {
     "encoder_positions": "sinusoidal",  # of self-attention: none, rotary, alibi, t5, …: ops/positions.py
     "decoder_positions": "sinusoidal",
     "max_length": 64,  # of learned positions
+    "encoder_mixer": "attention",  # window, gru, convolution
+    "reach": 4,  # tokens on a side that a window or a convolution sees
     "shared": "all",  # embeddings: none, target (with the logits), all three
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden
 }

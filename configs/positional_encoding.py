@@ -2,6 +2,8 @@
 
     python launch.py --config=configs/positional_encoding.py:core
     python launch.py --config=configs/positional_encoding.py:smoke
+    python launch.py --config=configs/positional_encoding.py:text --config.data.path=PATH/input.txt
+    python launch.py --config=configs/positional_encoding.py:translation
     python launch.py --config=configs/positional_encoding.py --config.model.positions=alibi --mode=train
 
 It is a sweep unless --mode says otherwise. Everything in ops/positions.py and data/algorithmic.py runs by name.
@@ -10,9 +12,8 @@ It is a sweep unless --mode says otherwise. Everything in ops/positions.py and d
 from ml_collections import ConfigDict
 
 from attention_jax.sweeps.settings import POPULATION, SWEEP
-from attention_jax.sweeps.space import grid, product, seeds
-
-MODE = "sweep"
+from attention_jax.sweeps.space import grid, product, seeds, zipped
+from configs import nmt
 
 MODEL = {
     "layers": 2,
@@ -27,6 +28,8 @@ MODEL = {
     "norm_first": True,
     "positions": "none",  # sinusoidal, learned, binary, rotary, alibi, t5, shaw, fire, …: ops/positions.py
     "max_length": 162,  # rows of a learned table: those past the trained lengths stay as they were drawn
+    "mixer": "attention",  # window, gru, convolution
+    "reach": 4,  # tokens on a side that a window or a convolution sees
     "is_tied": True,  # embeddings and logits
     "dropout_sites": ("residual",),
 }
@@ -85,6 +88,7 @@ ENCODINGS = ("none", "sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "
 TASKS = ("copy", "reverse", "sort", "last_occurrence")
 
 
+# What a variant changes, and its seeds.
 VARIANTS: dict[str, dict] = {
     "core": {"seeds": 5},
     "smoke": {
@@ -102,8 +106,10 @@ VARIANTS: dict[str, dict] = {
 
 
 def get_config(variant="core"):
+    if variant == "translation":
+        return _translation()
     if variant not in VARIANTS:
-        raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}")
+        raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}, translation")
     data = TEXT if variant == "text" else ALGORITHMIC
     sections = {"model": MODEL, "data": data, "optimizer": OPTIMIZER, "train": TRAIN}
     return ConfigDict(
@@ -113,11 +119,24 @@ def get_config(variant="core"):
             **{name: section | VARIANTS[variant].get(name, {}) for name, section in sections.items()},
             "precision": {"matmul": "default", "dtype": "float32", "param_dtype": "float32"},
             "population": POPULATION,
-            "sweep": SWEEP | {"engine": "processes", "within": ("data.task",)},
+            "sweep": SWEEP | {"by_default": True, "engine": "processes", "within": ("data.task",)},
         }
     )
 
 
+def _translation():
+    """A small Transformer on the embedded corpus."""
+    config = nmt.get_config("transformer_book,embedded")
+    config.model.kwargs.update({"width": 64, "feed_forward": 128})
+    config.train.update({"steps": 2100, "evaluate_every": 700, "checkpoint_every": 700})
+    config.sweep.update({"by_default": True, "engine": "processes", "metric": "test.bleu"})
+    return config
+
+
 def sweep(variant="core"):
+    if variant == "translation":
+        names = ("none", "sinusoidal", "learned", "binary", "rotary", "alibi", "t5", "shaw")
+        sides = [grid(f"model.kwargs.{side}_positions", names) for side in ("encoder", "decoder")]
+        return product(zipped(*sides), seeds(3))
     tasks = grid("data.task", TASKS if variant != "text" else ("text",))
     return product(grid("model.positions", ENCODINGS), tasks, seeds(VARIANTS[variant]["seeds"]))

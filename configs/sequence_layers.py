@@ -1,15 +1,37 @@
-"""What does attention cost beside an RNN or a CNN? FLOPs, time, memory, depth and paths, measured beside the formulas.
+"""What does attention cost beside an RNN or a CNN, and what is it worth?
 
-python launch.py --config=configs/sequence_layers.py
-python launch.py --config=configs/sequence_layers.py --config.kernel=7
+    python launch.py --config=configs/sequence_layers.py
+    python launch.py --config=configs/sequence_layers.py:tasks
+    python launch.py --config=configs/sequence_layers.py:translation
+    python launch.py --config=configs/sequence_layers.py:norms
+
+The first measures FLOPs, time, memory, depth and paths beside the formulas. The others are sweeps: layers in a language
+model's place of attention, and in an encoder's; and a layer norm against a batch norm.
 """
 
 from ml_collections import ConfigDict
 
 from attention_jax.sweeps.settings import POPULATION, SWEEP
+from attention_jax.sweeps.space import grid, product, seeds
+from configs import positional_encoding
+
+MIXERS = ("attention", "window", "gru", "convolution")
+VARIANTS = ("costs", "tasks", "translation", "norms")
 
 
-def get_config():
+def get_config(variant="costs"):
+    if variant not in VARIANTS:
+        raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}")
+    if variant == "costs":
+        return _costs()
+    if variant == "tasks":
+        config = positional_encoding.get_config("core")
+        config.model.positions = "rotary"
+        return config
+    return positional_encoding.get_config("translation")
+
+
+def _costs():
     return ConfigDict(
         {
             "experiment": "sequence_layers",
@@ -25,3 +47,13 @@ def get_config():
             "sweep": SWEEP,
         }
     )
+
+
+def sweep(variant="costs"):
+    if variant == "tasks":
+        return product(grid("model.mixer", MIXERS), grid("data.task", ("last_occurrence", "reverse")), seeds(3))
+    if variant == "translation":
+        return product(grid("model.kwargs.encoder_mixer", MIXERS), seeds(3))
+    if variant == "norms":
+        return product(grid("model.kwargs.norm", ("layer", "batch")), grid("data.batch_tokens", (256, 2048)), seeds(3))
+    raise ValueError("the variant costs is a run: leave --mode out. Sweeps are tasks, translation and norms.")

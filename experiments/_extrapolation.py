@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from attention_jax.evaluation.extrapolation import kendall, reciprocal_ranks
 from attention_jax.evaluation.significance import paired_t
 from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.modules.mixers import ATTENTION
 from attention_jax.ops.positions import Encoding, Spec
 from attention_jax.reports.extrapolation import attention_maps, distance_curves, images, length_curves
 from attention_jax.reports.figures import Figure
@@ -47,6 +48,11 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, lo
     return Conclusion(result, figures, [*_tables(orders, mrr, lead)])
 
 
+def name_of(config: ConfigDict) -> str:
+    """The encoding, or what stands in attention's place."""
+    return config.model.positions if config.model.mixer == ATTENTION else config.model.mixer
+
+
 def portrait(record: Encoding, sizes: Spec, params: Any) -> dict[str, np.ndarray]:
     """What an encoding does to its first positions.
 
@@ -80,7 +86,7 @@ def _by_distance(scores: jax.Array) -> jax.Array:
 def _gathered(cells: Sequence[FinishedCell]) -> Scores:
     scores: Scores = {}
     for cell in cells:
-        found = scores.setdefault(cell.config.model.positions, {}).setdefault(cell.config.data.task, {})
+        found = scores.setdefault(name_of(cell.config), {}).setdefault(cell.config.data.task, {})
         found |= dict(zip(cell.result["seeds"], cell.result.get("members") or [cell.result], strict=True))
     return scores
 
@@ -166,7 +172,7 @@ def _portraits(cells: Sequence[FinishedCell], folder: Path) -> list[Figure]:
     """What the encodings of the first task's first seed look like once trained, and where they make attention look."""
     firsts: dict[str, FinishedCell] = {}
     for cell in cells:
-        firsts.setdefault(cell.config.model.positions, cell)
+        firsts.setdefault(name_of(cell.config), cell)
     kept = {name: _load(cell.path / "encoding.npz") for name, cell in firsts.items()}
     matrices = [(name, found["matrix"].T) for name, found in kept.items() if "matrix" in found]
     heads = [
@@ -204,7 +210,8 @@ def _portraits(cells: Sequence[FinishedCell], folder: Path) -> list[Figure]:
         caption = "How alike positions make two tokens, by their distance, its largest value one."
         drawn.append(distance_curves(alike, folder / "similarity.png", caption, "similarity"))
     attention = {name: _load(cell.path / "attention.npz") for name, cell in firsts.items()}
-    return [*drawn, attention_maps(attention, folder / "attention.png")]
+    attending = {name: found for name, found in attention.items() if found}
+    return [*drawn, attention_maps(attending, folder / "attention.png")] if attending else drawn
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ from attention_jax.errors import UserError
 from attention_jax.evaluation.extrapolation import area
 from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.modules.mixers import MIXERS
 from attention_jax.ops.positions import require_room
 from attention_jax.reports.extrapolation import attention_maps, length_curves
 from attention_jax.reports.figures import Figure
@@ -25,7 +26,7 @@ from attention_jax.training.loop import Task, trainer
 from attention_jax.training.state import Variables
 from experiments._algorithmic import open_algorithmic
 from experiments._common import DYNAMIC, check_training, description_of, pace
-from experiments._extrapolation import conclude, portrait
+from experiments._extrapolation import conclude, name_of, portrait
 from experiments._language_model import Curves, Source, build, draw_positions, init, loss
 from experiments._text import open_text
 
@@ -95,7 +96,7 @@ def check(config: ConfigDict) -> None:
 
 def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     """The measures against length, and attention within and beyond the trained length."""
-    folder, name = run.subfolder("figures"), config.model.positions
+    folder, name = run.subfolder("figures"), name_of(config)
     source, _ = open_source(config, run.path / "data")
     intervals = result.get("ci95", {}).get("curves", {})
     curves = {}
@@ -105,7 +106,8 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
         curves[measure] = {name: (lengths, means, *ends.T)}
     drawn = length_curves(curves, source.trained, folder / "extrapolation.png")
     with np.load(run.path / "attention.npz") as kept:
-        return [drawn, attention_maps({name: dict(kept)}, folder / "attention.png")]
+        maps = [attention_maps({name: dict(kept)}, folder / "attention.png")] if kept.files else []
+    return [drawn, *maps]
 
 
 def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
@@ -139,7 +141,8 @@ def _measured(source: Source, curves: Curves) -> dict:
 def _keep_attention(config: ConfigDict, run: Run, source: Source, model: LanguageModel, variables: Variables) -> None:
     """The weights of every layer and head on one text at the trained length and one beyond, and its tokens."""
     kept: dict[str, np.ndarray] = {}
-    for length in (source.trained, round(LOOKED_AT * source.trained)):
+    lengths = () if config.model.mixer in MIXERS else (source.trained, round(LOOKED_AT * source.trained))
+    for length in lengths:
         tokens = source.example(config, length)[:, :-1]
         if tokens.shape[-1] <= source.places:
             positions = draw_positions(model, jax.random.key(0), *tokens.shape)

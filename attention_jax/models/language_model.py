@@ -1,12 +1,14 @@
 """A Transformer of one text: each token is predicted from those before it, wherever they are said to stand."""
 
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax.modules.attention import KeyValue
+from attention_jax.modules.mixers import ATTENTION, MIXERS
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import Places, PositionEncoding
 from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Reading, into_cache
@@ -37,6 +39,8 @@ class LanguageModel(nn.Module, kw_only=True):
     norm_first: bool
     positions: str
     max_length: int
+    mixer: str
+    reach: int
     is_tied: bool
     dropout_sites: tuple[str, ...]
     dtype: jnp.dtype = jnp.float32
@@ -91,11 +95,19 @@ class LanguageModel(nn.Module, kw_only=True):
         positions: Int[Array, "#batch t"] | None = None,
         segments: Int[Array, "batch t"] | None = None,
     ) -> Float[Array, "batch l h t t"]:
-        """The weights of every layer and head."""
-        return jnp.stack(self._read(tokens, positions, segments, None)[1], axis=1)
+        """The weights of every layer and head. Raises ValueError where layers do not attend."""
+        if self.mixer in MIXERS:
+            raise ValueError(f"mixer={self.mixer!r}: has no attention to show.")
+        found: Any = self._read(tokens, positions, segments, None)[1]
+        return jnp.stack(found, axis=1)
 
     def init_cache(self, positions: Int[Array, "batch room"]) -> Cache:
-        """The cache before the first token of texts whose tokens will stand at `positions`."""
+        """The cache before the first token of texts whose tokens will stand at `positions`.
+
+        Raises ValueError where layers do not attend to all earlier tokens: there is no step of theirs.
+        """
+        if self.mixer != ATTENTION:
+            raise ValueError(f"mixer={self.mixer!r}: only {ATTENTION!r} reads token by token.")
         shape = (len(positions), self.kv_heads, positions.shape[-1], self.width // self.heads)
         empty = KeyValue(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
         return Cache(positions, (empty,) * self.layers, jnp.zeros(len(positions), jnp.int32))
@@ -114,7 +126,7 @@ class LanguageModel(nn.Module, kw_only=True):
 
     def _read(
         self, tokens: Array, positions: Array | None, segments: Array | None, dropout: Dropout | None
-    ) -> tuple[Array, list[Array]]:
+    ) -> tuple[Array, list[Array | None]]:
         length = tokens.shape[-1]
         positions = jnp.arange(length)[None] if positions is None else positions
         segments = jnp.ones_like(tokens) if segments is None else segments

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.attention import KeyValue
+from attention_jax.modules.mixers import ATTENTION
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import Places, PositionEncoding
 from attention_jax.modules.transformer import DecoderLayer, EncoderLayer, LayerSpec, Reading, into_cache
@@ -34,7 +35,8 @@ class Transformer(nn.Module, kw_only=True):
     """Encoder and decoder layers over embeddings, scaled by √width, and positions.
 
     `encoder_positions` and `decoder_positions` name the encodings of their self-attention; `max_length` is the room of
-    those that have tables. Randomized positions are for whole texts, as a language model has them.
+    those that have tables. Randomized positions are for whole texts, as a language model has them. `encoder_mixer` is
+    the encoder layers' `mixer`.
     `shared` uses one matrix for the "target" embedding and the logits, or for "all" three (§3.4), which needs
     one vocabulary. With `norm_first` the encoder and the decoder end in a norm. The rest is `LayerSpec`'s.
     """
@@ -55,6 +57,8 @@ class Transformer(nn.Module, kw_only=True):
     encoder_positions: str
     decoder_positions: str
     max_length: int
+    encoder_mixer: str
+    reach: int
     shared: str
     dropout_sites: tuple[str, ...]
     dtype: jnp.dtype = jnp.float32
@@ -65,7 +69,7 @@ class Transformer(nn.Module, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         require_choice("shared", self.shared, SHARED)
-        self.spec.check()
+        self.spec._replace(mixer=self.encoder_mixer).check()
         for site in SITES:
             if self._encoding(site).record.sample_positions:
                 text = getattr(self, f"{site}_positions")
@@ -92,10 +96,16 @@ class Transformer(nn.Module, kw_only=True):
             self.logits = nn.Dense(self.target_vocabulary, dtype=self.dtype, param_dtype=self.param_dtype)
         self.encoder_encoding, self.decoder_encoding = map(self._encoding, SITES)
         own = self.encoder_encoding.of_layers(self.encoder_layers), self.decoder_encoding.of_layers(self.decoder_layers)
-        self.encoders = [EncoderLayer(self.spec, one, name=f"encoder_{layer}") for layer, one in enumerate(own[0])]
+        mixing = self.spec._replace(mixer=self.encoder_mixer)
+        self.encoders = [EncoderLayer(mixing, one, name=f"encoder_{layer}") for layer, one in enumerate(own[0])]
         self.decoders = [DecoderLayer(self.spec, one, name=f"decoder_{layer}") for layer, one in enumerate(own[1])]
         if self.norm_first:
             self.encoder_norm, self.decoder_norm = (Norm(self.norm, self.param_dtype) for _ in range(2))
+
+    @property
+    def mixer(self) -> str:
+        """The decoder's layers attend."""
+        return ATTENTION
 
     @property
     def spec(self) -> LayerSpec:
@@ -135,12 +145,14 @@ class Transformer(nn.Module, kw_only=True):
     def attention(
         self, source: Int[Array, "batch s"], lengths: Int[Array, " batch"], inputs: Int[Array, "batch t"]
     ) -> dict[str, Float[Array, "batch l h q k"]]:
-        """Weights of one teacher-forced pass: "encoder", "decoder" and "cross", `[batch, layers, heads, Q, K]`."""
+        """Weights of one teacher-forced pass: "decoder" and "cross", and "encoder" where it attends.
+
+        Each is `[batch, layers, heads, Q, K]`.
+        """
         memory, encoder = self._encode(source, lengths, None)
         found = self._teach(memory, inputs, None)[1]
-        return {"encoder": jnp.stack(encoder, 1)} | {
-            kind: jnp.stack([weights[kind] for weights in found], 1) for kind in ("decoder", "cross")
-        }
+        kinds = {kind: jnp.stack([weights[kind] for weights in found], 1) for kind in ("decoder", "cross")}
+        return kinds | ({"encoder": jnp.stack(encoder, 1)} if encoder else {})
 
     def init_cache(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first word, with room for `max_length`."""
@@ -170,7 +182,7 @@ class Transformer(nn.Module, kw_only=True):
         found = []
         for index, layer in enumerate(self.encoders):
             x, _, weights = layer(x, valid, Reading(valid[:, None], places), dropout and dropout.fold(1000 + index))
-            found.append(weights)
+            found += [] if weights is None else [weights]
         if self.norm_first:
             x = self.encoder_norm(x, valid, dropout is not None)
         return Memory(tuple(layer.project_memory(x) for layer in self.decoders), lengths), found

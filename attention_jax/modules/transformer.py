@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.attention import KeyValue, MultiHeadAttention
+from attention_jax.modules.mixers import ALL, MIXERS, WINDOW
 from attention_jax.modules.normalization import NORMS, Norm
 from attention_jax.modules.positions import Places, PositionEncoding
 from attention_jax.ops.dropout import Dropout, drop
-from attention_jax.ops.masking import Mask
+from attention_jax.ops.masking import Mask, combine, window_mask
 from attention_jax.ops.positions import Spec, make_encoding, require_usable
 from attention_jax.ops.shapes import require_choice
 
@@ -25,7 +26,8 @@ class LayerSpec(NamedTuple):
 
     `gated` makes the feed-forward (f(x W) ∘ x V) W₂ (Shazeer 2020), `norm_first` normalises before each sub-layer
     instead of after the sum (Xiong et al. 2020). `dropout_sites`: embeddings, residual (each sub-layer's output),
-    attention (weights), hidden (of the feed-forward); the paper has the first two.
+    attention (weights), hidden (of the feed-forward); the paper has the first two. `mixer` is "attention", or what
+    stands in its place: "window" and "convolution" see `reach` tokens on a side, "gru" all.
     """
 
     width: int
@@ -38,6 +40,8 @@ class LayerSpec(NamedTuple):
     norm: str
     norm_first: bool
     dropout_sites: tuple[str, ...]
+    mixer: str
+    reach: int
     dtype: jnp.dtype
     param_dtype: jnp.dtype
 
@@ -52,10 +56,10 @@ class LayerSpec(NamedTuple):
 
     def check(self) -> None:
         """Raise ValueError for what is not known, or does not divide."""
-        for name in ("width", "heads", "kv_heads", "feed_forward"):
+        for name in ("width", "heads", "kv_heads", "feed_forward", "reach"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
-        for name, known in (("activation", tuple(ACTIVATIONS)), ("norm", NORMS)):
+        for name, known in (("activation", tuple(ACTIVATIONS)), ("norm", NORMS), ("mixer", ALL)):
             require_choice(name, getattr(self, name), known)
         for site in self.dropout_sites:
             require_choice("dropout_sites", site, SITES)
@@ -143,26 +147,36 @@ def into_cache(held: KeyValue, cursor: Int[Array, " batch"]) -> Callable[[KeyVal
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward; with a causal mask, the layer of a language model."""
+    """Self-attention, or what stands in its place, then feed-forward; causal, it is a language model's layer."""
 
     spec: LayerSpec
     encoding: PositionEncoding
 
     def setup(self):
-        self.self_attention = self.spec.attention(self.encoding)
-        self.feed_forward = FeedForward(self.spec)
-        self.residuals = [Residual(self.spec, place) for place in range(2)]
+        spec = self.spec
+        if spec.mixer in MIXERS:
+            self.mixer = MIXERS[spec.mixer](spec.width, spec.reach, self.encoding.sizes.is_causal, **spec.types)
+        else:
+            self.self_attention = spec.attention(self.encoding)
+        self.feed_forward = FeedForward(spec)
+        self.residuals = [Residual(spec, place) for place in range(2)]
 
     def __call__(
         self, x: Float[Array, "batch s d"], valid: Bool[Array, "batch s"], reading: Reading, dropout: Dropout | None
-    ) -> tuple[Float[Array, "batch s d"], KeyValue, Float[Array, "batch h s s"]]:
-        """The tokens after this layer, what self-attention read, and its weights."""
+    ) -> tuple[Float[Array, "batch s d"], KeyValue | None, Float[Array, "batch h s s"] | None]:
+        """The tokens after this layer, what self-attention read, and its weights, where it is self-attention."""
+        spec = self.spec
+        if spec.mixer == WINDOW:
+            near = window_mask(x.shape[-2], x.shape[-2], spec.reach)
+            reading = reading._replace(mask=combine(reading.mask, near))
 
         def attend(x):
-            return reading.by(self.self_attention, x, self.spec.site(dropout, "attention", 0))
+            if spec.mixer in MIXERS:
+                return self.mixer(x, valid), (None, None)
+            return reading.by(self.self_attention, x, spec.site(dropout, "attention", 0))
 
         def feed(x):
-            return self.feed_forward(x, self.spec.site(dropout, "hidden", 0)), None
+            return self.feed_forward(x, spec.site(dropout, "hidden", 0)), None
 
         x, (read, weights) = self.residuals[0](x, valid, dropout, attend)
         return self.residuals[1](x, valid, dropout, feed)[0], read, weights

@@ -178,8 +178,9 @@ def _pareto(answer: Answer, path: Path) -> Figure:
         (answer.rows[p].setting.cost["cost.flops"], -sign * float(answer.rows[p].mean or 0), p) for p in known
     )
     front, best = [], -np.inf
-    for flops, negative, place in points:
-        axis.plot([flops], [-sign * negative], "o", markersize=5, label=_name(answer, place))
+    for number, (flops, negative, place) in enumerate(points):
+        shape = "os^Dv"[number // 10 % 5]  # colours come again after ten
+        axis.plot([flops], [-sign * negative], shape, markersize=5, label=_name(answer, place))
         if -negative > best:
             front.append((flops, -sign * negative))
             best = -negative

@@ -1,6 +1,7 @@
 """How a sweep runs: two sections that a config may have, which change no cell and are not part of one."""
 
 SWEEP = {
+    "by_default": False,  # whether the config is meant for a sweep, so that --mode may be left out
     "engine": "inline",  # in this process; or processes, slurm
     "workers": 2,  # processes, or tasks of a job array
     "metric": "",  # what the table leads with, such as validation.bleu; empty: config.train.best_by

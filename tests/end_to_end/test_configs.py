@@ -25,7 +25,7 @@ PAIRS = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
 OTHERS = {
     "kernel_regression": tuple(kernel_regression.DATA),
     "positional_encoding": tuple(positional_encoding.VARIANTS),
-    "sequence_layers": ("",),
+    "sequence_layers": ("costs",),
 }
 VARIANTS = [(name, v) for name, vs in OTHERS.items() for v in vs] + [("nmt", v) for v in TRANSLATION]
 DESCRIBED = [
@@ -33,7 +33,7 @@ DESCRIBED = [
     ("nmt", "bahdanau,embedded"),
     ("nmt", "transformer_book,embedded"),
     ("positional_encoding", "text"),
-    ("sequence_layers", ""),
+    ("sequence_layers", "costs"),
 ]
 FILES = {
     "kernel_regression": kernel_regression,
@@ -63,13 +63,9 @@ LITTLE = {
 }
 
 
-def config_of(name, variant):
-    return FILES[name].get_config(variant) if variant else FILES[name].get_config()
-
-
 def short(name, variant, tmp_path):
     """The config with little data and three steps."""
-    config = without_settings(config_of(name, variant))
+    config = without_settings(FILES[name].get_config(variant))
     if name != "nmt":
         config.update_from_flattened_dict({key: value for key, value in LITTLE.items() if key in flatten(config)})
         return config
@@ -152,7 +148,7 @@ def test_every_model_is_built_for_every_corpus(variant):
 
 @pytest.mark.parametrize(("name", "variant"), DESCRIBED)
 def test_a_config_is_described_without_data(name, variant, tmp_path, capsys):
-    run(config_of(name, variant), tmp_path / "w", "describe")
+    run(FILES[name].get_config(variant), tmp_path / "w", "describe")
     out = capsys.readouterr().out
     assert "parameters " in out
     assert "memory a step" in out
@@ -178,5 +174,5 @@ def test_a_configs_docstring_opens_with_the_command_that_runs_it(path):
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_a_config_holds_no_lists_and_no_none(name, variant):
-    values = flatten(config_of(name, variant).to_dict()).values()
+    values = flatten(FILES[name].get_config(variant).to_dict()).values()
     assert not [value for value in values if value is None or isinstance(value, list)]

@@ -218,6 +218,7 @@ def test_a_checkpoint_that_cannot_be_read(finished, tmp_path):
     assert "Traceback" not in process.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["24k", "400k", "1500k"])
 def test_a_full_disk(launcher, tmp_path, size):
     disk = tmp_path / "disk"

@@ -193,6 +193,7 @@ def test_a_result_that_cannot_be_read_is_made_again(sweeper):
     assert numbers(json.loads(path.read_text())) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["loop", "vmap"])
 def test_halving_drops_the_worst_settings_with_all_their_seeds(sweeper, how):
     space = product(grid("optimizer.learning_rate", (1e-2, 1e-6)), seeds(2))
@@ -271,6 +272,7 @@ def test_a_population_that_does_not_fit_goes_in_waves_and_says_so(sweeper, monke
     assert [len(wave) for wave in plan.groups[0].waves] == [3, 1]
 
 
+@pytest.mark.slow
 def test_variants_are_matched_in_flops_within_a_hundredth(sweeper):
     sweeper.run(grid("model.kwargs.hidden", (8, 16)), sweep__match="flops", train__steps=200, mode="plan")
     sweep = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "sweep")
@@ -282,6 +284,7 @@ def test_variants_are_matched_in_flops_within_a_hundredth(sweeper):
     assert steps[0] == 200 > steps[1]
 
 
+@pytest.mark.slow
 def test_checkpoints_side_by_side_are_those_that_each_has_alone(sweeper):
     space = grid("optimizer.learning_rate", (1e-2, 3e-3))
     sweeper.run(space, population__how="vmap", evaluate__combine="average", evaluate__last=2, train__keep_last=2)

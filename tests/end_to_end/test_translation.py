@@ -271,6 +271,7 @@ def test_a_nan_is_found_where_it_is_born(launcher, tmp_path):
     assert "FloatingPointError" in process.err
 
 
+@pytest.mark.slow
 def test_a_profile_is_written_when_asked_for(tmp_path, launcher):
     process = launcher.run(tmp_path / "run", "--profile", train__steps=12)
     assert process.returncode == 0, process.err

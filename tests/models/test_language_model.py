@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.ops.dropout import Dropout
+from attention_jax.modules.mixers import MIXERS
 from attention_jax.ops.positions import BUILDERS, ENCODINGS
 
 TOKENS = jnp.array([[4, 5, 6, 7, 8, 3], [9, 2, 5, 5, 1, 3]])
@@ -14,6 +14,7 @@ POSITIONS = jnp.array([[0, 2, 3, 7, 8, 11], [1, 2, 4, 5, 6, 10]])
 SIZES = {
     "vocabulary": 11, "layers": 2, "width": 8, "heads": 2, "kv_heads": 1, "qk_norm": False, "feed_forward": 16,
     "activation": "gelu", "gated": False, "norm": "layer", "norm_first": True, "max_length": 12, "is_tied": True,
+    "mixer": "attention", "reach": 2,
     "dropout_sites": ("residual", "attention"),
 }  # fmt: skip
 ALL = [*BUILDERS, "randomized_sinusoidal:longest=12", "rotary:scaling=yarn,factor=4,trained_length=8", "shaw:clip=2"]
@@ -32,7 +33,7 @@ def test_a_cached_step_says_what_the_whole_text_does(name):
     module, variables = make(name)
     whole = jax.jit(module.apply)(variables, TOKENS, POSITIONS)
     step = jax.jit(lambda tokens, cache: module.apply(variables, tokens, cache, method="step"))
-    cache = module.apply(variables, POSITIONS, method="init_cache")
+    cache = jax.jit(lambda: module.apply(variables, POSITIONS, method="init_cache"))()
     for place in range(TOKENS.shape[1]):
         logits, cache = step(TOKENS[:, place], cache)
         np.testing.assert_allclose(logits, whole[:, place], rtol=2e-4, atol=2e-5)
@@ -60,7 +61,8 @@ def test_a_packed_text_reads_as_it_would_alone_and_so_does_one_padded_on_the_lef
 def test_no_token_sees_the_future(name):
     module, variables = make(name)
     later = TOKENS.at[:, 4:].set(2)
-    before, after = (module.apply(variables, tokens) for tokens in (TOKENS, later))
+    apply = jax.jit(module.apply)
+    before, after = (apply(variables, tokens) for tokens in (TOKENS, later))
     np.testing.assert_array_equal(before[:, :4], after[:, :4])
     assert not np.allclose(before[:, 4:], after[:, 4:])
 
@@ -68,24 +70,14 @@ def test_no_token_sees_the_future(name):
 @pytest.mark.parametrize("name", [name for name in ALL if name != "none"])
 def test_positions_matter(name):
     module, variables = make(name)
-    stretched = jnp.arange(6)[None] * 2
-    assert not np.allclose(module.apply(variables, TOKENS), module.apply(variables, TOKENS, stretched), atol=1e-4)
+    apply, order = jax.jit(module.apply), jnp.arange(6)[None]
+    assert not np.allclose(apply(variables, TOKENS, order), apply(variables, TOKENS, 2 * order), atol=1e-4)
 
 
 def test_without_positions_only_the_set_of_earlier_tokens_matters():
     module, variables = make("none", layers=1)
-    swapped = TOKENS[:, jnp.array([2, 0, 1, 3, 4, 5])]
-    np.testing.assert_allclose(
-        module.apply(variables, TOKENS)[:, 3:], module.apply(variables, swapped)[:, 3:], rtol=1e-4, atol=1e-5
-    )
-
-
-def test_shaws_values_are_dropped_with_the_weights():
-    """With every other part at zero, what remains is a sum over the weights that dropout kept."""
-    module, variables = make("shaw:clip=2", layers=1)
-    dropped = module.apply(variables, TOKENS, dropout=Dropout(jax.random.key(3), 0.9))
-    assert np.isfinite(dropped).all()
-    assert not np.allclose(dropped, module.apply(variables, TOKENS))
+    apply, swapped = jax.jit(module.apply), TOKENS[:, jnp.array([2, 0, 1, 3, 4, 5])]
+    np.testing.assert_allclose(apply(variables, TOKENS)[:, 3:], apply(variables, swapped)[:, 3:], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODINGS if name.startswith("randomized")])
@@ -94,12 +86,32 @@ def test_randomized_positions_are_drawn_outside_and_handed_in(name):
     draw = module.new_encoding().record.sample_positions
     positions = jax.vmap(lambda key: draw(key, 6))(jax.random.split(jax.random.key(0), 2))
     assert (np.diff(positions) > 0).all()
-    assert np.isfinite(module.apply(variables, TOKENS, positions)).all()
+    assert np.isfinite(jax.jit(module.apply)(variables, TOKENS, positions)).all()
+
+
+@pytest.mark.parametrize("mixer", ["window", *MIXERS])
+def test_what_stands_in_attentions_place_is_causal_and_has_no_cache(mixer):
+    module, variables = make("none", mixer=mixer)
+    apply = jax.jit(module.apply)
+    before, after = (apply(variables, tokens) for tokens in (TOKENS, TOKENS.at[:, 4:].set(2)))
+    np.testing.assert_array_equal(before[:, :4], after[:, :4])
+    assert not np.allclose(before[:, 4:], after[:, 4:])
+    with pytest.raises(ValueError, match=f"mixer='{mixer}': only 'attention' reads token by token"):
+        module.apply(variables, POSITIONS, method="init_cache")
+
+
+@pytest.mark.parametrize("mixer", ["window", "convolution"])
+def test_a_layer_reaches_as_far_as_it_says(mixer):
+    module, variables = make("none", mixer=mixer, layers=1, reach=2)
+    apply = jax.jit(module.apply)
+    before, after = (apply(variables, tokens) for tokens in (TOKENS, TOKENS.at[:, 1].set(10)))
+    changed = ~np.isclose(before, after, rtol=1e-5, atol=1e-6).all(axis=(0, 2))
+    np.testing.assert_array_equal(changed, [False, True, True, True, False, False])
 
 
 def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
     module, variables = make("rotary")
-    weights = module.apply(variables, TOKENS, method="attention")
+    weights = jax.jit(lambda: module.apply(variables, TOKENS, method="attention"))()
     assert weights.shape == (2, 2, 2, 6, 6)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
 
@@ -111,6 +123,7 @@ def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
         ({"positions": "rotary", "width": 6}, "encoding='rotary' needs an even head_size, not 3"),
         ({"positions": "shaw:clap=3"}, "encoding='shaw': .*clap"),
         ({"heads": 3, "kv_heads": 3}, "heads=3 must divide width=8"),
+        ({"mixer": "mlp"}, "mixer='mlp': choose one of attention, window, gru, convolution"),
         ({"layers": 0}, "layers=0: needs 1 or more"),
     ],
 )
