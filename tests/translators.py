@@ -32,7 +32,6 @@ OPTIONS = {
         {"encoder_positions": "rotary:fraction=0.5", "decoder_positions": "alibi", "kv_heads": 2, "heads": 2},
     ),
     "transformer, gru encoder": ("transformer_book", {"encoder_mixer": "gru", "norm": "rms"}),
-    "transformer, convolution encoder": ("transformer_book", {"encoder_mixer": "convolution", "reach": 1}),
     "transformer, shaw and t5": ("transformer_book", {"encoder_positions": "shaw:clip=2", "decoder_positions": "t5"}),
     "transformer, learned and fire": (
         "transformer_book",

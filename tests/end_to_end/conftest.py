@@ -1,16 +1,26 @@
 """Launching the real thing, as a user does."""
 
+import functools
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from support import ROOT
 
 from attention_jax.data.grammar import sentence_pairs
 
+ENVIRONMENT = {
+    **os.environ,
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",  # a tiny run spends its time compiling
+    "JAX_NUMPY_RANK_PROMOTION": "raise",
+}
 TINY = {
     "data.min_count": 1,
     "data.validation": 5,
@@ -32,6 +42,24 @@ def flags_of(overrides):
     return [f"--config.{name}={value}" for name, value in overrides.items()]
 
 
+class Ended(NamedTuple):
+    """A process that has ended."""
+
+    returncode: int
+    out: str
+    err: str
+
+
+@functools.cache
+def launches():
+    """The process that the launcher's runs are forks of; it ends when its input does, with this one."""
+    command = [sys.executable, Path(__file__).with_name("launches.py")]
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
 class Launcher:
     """`python launch.py …` on a tiny corpus of its own."""
 
@@ -47,21 +75,25 @@ class Launcher:
         return [sys.executable, "launch.py", *start, f"--workdir={workdir}", *flags]
 
     def start(self, *args, **kwargs):
-        flags = "--xla_backend_optimization_level=0"  # a tiny run spends its time compiling
-        environment = {**os.environ, "XLA_FLAGS": flags, "JAX_NUMPY_RANK_PROMOTION": "raise"}
+        """A process that is still running."""
         return subprocess.Popen(
             self.command(*args, **kwargs),
             cwd=ROOT,
-            env=environment,
+            env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
     def run(self, *args, **kwargs):
-        process = self.start(*args, **kwargs)
-        process.out, process.err = process.communicate(timeout=300)
-        return process
+        """A process that has ended: a fork of one that has imported everything."""
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder) / "out", Path(folder) / "err"
+            request = {"argv": self.command(*args, **kwargs)[1:], "out": str(out), "err": str(err)}
+            launches().stdin.write(json.dumps(request, default=str) + "\n")
+            launches().stdin.flush()
+            status = int(launches().stdout.readline())
+            return Ended(status, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"))
 
     def interrupt(self, how, workdir, at_step, **kwargs):
         """Start a run and send it a signal when its metrics reach a step; the run must not have ended before."""

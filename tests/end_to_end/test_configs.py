@@ -24,7 +24,7 @@ TRANSLATION = list(dict.fromkeys(TRANSLATION))
 PAIRS = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
 OTHERS = {
     "kernel_regression": tuple(kernel_regression.DATA),
-    "positional_encoding": tuple(positional_encoding.VARIANTS),
+    "positional_encoding": ("core", "text"),
     "sequence_layers": ("costs",),
 }
 VARIANTS = [(name, v) for name, vs in OTHERS.items() for v in vs] + [("nmt", v) for v in TRANSLATION]

@@ -109,15 +109,6 @@ def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("variant", ["core", "text"])
-def test_a_run_alone_ends_with_curves_and_figures(variant, tmp_path, capsys):
-    launch("train", tiny(variant, model__positions="rotary"), tmp_path / "w")
-    result = json.loads((tmp_path / "w" / "result.json").read_text())
-    assert result["status"] == "finished"
-    assert all(np.isfinite(list(curve.values())).all() for curve in result["curves"].values())
-    assert (tmp_path / "w" / "figures" / "extrapolation.png").exists()
-
-
 def test_accuracy_is_that_of_a_loop_over_the_held_out_texts():
     config = tiny(model__positions="alibi", data__task="reverse")
     source, model = open_source(config, None)

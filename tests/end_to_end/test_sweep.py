@@ -110,7 +110,7 @@ def numbers(result):
 RATES = product(grid("optimizer.learning_rate", (1e-2, 3e-3)), seeds(2))
 
 
-@pytest.mark.parametrize("model", SMALL)
+@pytest.mark.parametrize("model", ["bahdanau", pytest.param("transformer_book", marks=pytest.mark.slow)])
 def test_a_cell_is_what_it_is_alone(sweeper, model):
     for how in ("loop", "vmap"):
         sweeper.run(grid("optimizer.learning_rate", (1e-2, 3e-3)), how, model=model, population__how=how)
