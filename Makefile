@@ -14,10 +14,10 @@ SLURM ?= /tmp/attention_jax_slurm
 demo: $(READY)  ## train the default experiment on embedded data, in a few minutes
 	$(BIN)/python launch.py --config=configs/nmt.py --workdir=runs/demo
 
-test: $(READY)  ## all but what takes minutes
+test: $(READY)  ## all but what takes long
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-test-slow: $(READY)  ## what takes minutes: runs killed again and again, real corpora, a million pairs, full disks
+test-slow: $(READY)  ## what takes long: runs killed again and again, real corpora, a million pairs, full disks
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 test-slurm: $(READY)  ## sweeps on a real SLURM of one node on this machine; installs Debian's where it is missing (root)

@@ -64,6 +64,7 @@ def answered(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_curves_ranks_and_orders_are_those_of_the_cells(answered):
     result = json.loads((answered / "result.json").read_text())
     sweep = sweeps.open_sweep(experiments.load("positional_encoding"), answered)
@@ -93,6 +94,7 @@ def test_curves_ranks_and_orders_are_those_of_the_cells(answered):
         assert found["mean"] == pytest.approx(np.mean([better[name] for better in per_seed]))
 
 
+@pytest.mark.slow
 def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
     sweep = sweeps.open_sweep(experiments.load("positional_encoding"), answered)
     assert len(sweep.plan.groups) == 2

@@ -110,7 +110,8 @@ def numbers(result):
 RATES = product(grid("optimizer.learning_rate", (1e-2, 3e-3)), seeds(2))
 
 
-@pytest.mark.parametrize("model", ["bahdanau", pytest.param("transformer_book", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", SMALL)
 def test_a_cell_is_what_it_is_alone(sweeper, model):
     for how in ("loop", "vmap"):
         sweeper.run(grid("optimizer.learning_rate", (1e-2, 3e-3)), how, model=model, population__how=how)
@@ -211,6 +212,7 @@ def test_halving_drops_the_worst_settings_with_all_their_seeds(sweeper, how):
         assert ours[key]["validation"]["loss"] == pytest.approx(theirs[key]["validation"]["loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_another_code_version_is_listed_and_not_mixed_unless_told(sweeper, monkeypatch):
     sweeper.run(RATES)
     for room in (planning, working):

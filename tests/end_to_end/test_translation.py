@@ -258,6 +258,7 @@ def test_a_run_that_was_never_evaluated_has_nothing_to_measure(launcher, tmp_pat
     assert "not evaluated yet" in process.err
 
 
+@pytest.mark.slow
 def test_dollars_in_a_corpus_are_words(launcher, tmp_path):
     text = launcher.pairs.read_text(encoding="utf-8").replace("the ", r"$\frac$ ")
     launcher.pairs.write_text(text.replace("le ", "$x_1$ "), encoding="utf-8")
