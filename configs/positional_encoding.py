@@ -27,7 +27,7 @@ MODEL = {
     "norm": "layer",
     "norm_first": True,
     "positions": "none",  # sinusoidal, learned, binary, rotary, alibi, t5, shaw, fire, …: ops/positions.py
-    "max_length": 162,  # rows of a learned table: those past the trained lengths stay as they were drawn
+    "max_length": 129,  # rows of a learned table: those past the trained lengths stay as they were drawn
     "mixer": "attention",  # window, gru, convolution
     "reach": 4,  # tokens on a side that a window or a convolution sees
     "is_tied": True,  # embeddings and logits
@@ -37,10 +37,10 @@ MODEL = {
 ALGORITHMIC = {
     "source": "algorithmic",
     "task": "copy",  # reverse, sort, last_occurrence, addition, addition_reversed, parity, modular_sum, dyck
-    "length": 20,  # of the longest input in training
+    "length": 16,  # of the longest input in training
     "shortest": 3,
     "symbols": 16,
-    "batch": 64,
+    "batch": 32,
     "factors": (1.0, 1.25, 1.5, 2.0, 3.0, 4.0),  # times `length`: what is measured
     "examples": 256,  # at each
     "seed": 0,  # of what is measured
@@ -63,7 +63,7 @@ TEXT = {
 
 OPTIMIZER = {
     "schedule": "cosine",
-    "learning_rate": 1e-3,
+    "learning_rate": 3e-3,
     "warmup_steps": 100,
     "decay_steps": 0,  # where the decay ends; 0: at train.steps
     "final_fraction": 0.05,
@@ -75,11 +75,11 @@ OPTIMIZER = {
 }
 
 TRAIN = {
-    "steps": 2500,
+    "steps": 2000,
     "steps_per_call": 50,
     "log_every": 100,
-    "evaluate_every": 2500,  # once, at the end
-    "checkpoint_every": 2500,
+    "evaluate_every": 2000,  # once, at the end
+    "checkpoint_every": 2000,
     "keep_last": 1,
     "best_by": "train.loss",
 }
@@ -93,8 +93,9 @@ VARIANTS: dict[str, dict] = {
     "core": {"seeds": 5},
     "smoke": {
         "seeds": 2,
-        "train": {"steps": 100, "log_every": 20, "evaluate_every": 100, "checkpoint_every": 100},
-        "data": {"examples": 32, "batch": 32},
+        "model": {"layers": 1, "width": 16, "heads": 2, "kv_heads": 2, "feed_forward": 32},
+        "train": {"steps": 100, "log_every": 50, "evaluate_every": 100, "checkpoint_every": 100},
+        "data": {"length": 8, "examples": 32, "batch": 16},
     },
     "text": {
         "seeds": 3,

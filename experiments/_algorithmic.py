@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
 from attention_jax.data.algorithmic import FIRST, TASKS, example, require_task, size
@@ -21,7 +22,7 @@ def open_algorithmic(config: ConfigDict, folder: Path | None) -> Source:
     """The tasks, at lengths of up to `data.length` in training and `data.factors` times that when measured."""
     del folder
     data = config.data
-    lengths = tuple(sorted({round(factor * data.length) for factor in data.factors}))
+    lengths = _lengths(data)
     try:
         for length in (data.shortest, *lengths):
             require_task(data.task, length, data.symbols)
@@ -43,10 +44,10 @@ def open_algorithmic(config: ConfigDict, folder: Path | None) -> Source:
         places=size(lengths[-1]) - 1,
         call=call,
         texts=functools.partial(_texts, data),
-        measure=functools.partial(_measure, data, lengths),
-        example=lambda config, length: _held_out(data, length, 1, config.data.task)[0],
+        measure=functools.partial(_measure, lengths),
+        example=lambda config, length: _held_out(config.data, length, 1)[0],
         steps_per_epoch=config.train.steps,
-        traced=lambda config: {"task": jnp.int32(list(TASKS).index(config.data.task))},
+        traced=lambda config: {"task": _place(config.data.task)},
     )
 
 
@@ -59,27 +60,43 @@ def _texts(data: ConfigDict, row, hyper) -> Texts:
     return Texts(*jax.vmap(draw)(jax.random.split(key_texts, data.batch), lengths))
 
 
-def _held_out(data: ConfigDict, length: int, count: int, task) -> Texts:
-    keys = jax.random.split(jax.random.fold_in(jax.random.key(data.seed), HELD_OUT + length), count)
-    return Texts(*jax.vmap(lambda key: example(task, key, jnp.int32(length), length, data.symbols))(keys))
+def _held_out(data: ConfigDict, length: int, count: int) -> Texts:
+    """What is measured at a length; one program draws it for every task and length."""
+    longest = _lengths(data)[-1]
+    texts = _drawn(data.seed, _place(data.task), length, longest, count, data.symbols)
+    return Texts(*(side[:, : size(length)] for side in texts))
 
 
-def _measure(data: ConfigDict, lengths: tuple[int, ...], model: LanguageModel):
+@functools.partial(jax.jit, static_argnames=("longest", "count", "symbols"))
+def _drawn(seed, task, length, longest: int, count: int, symbols: int) -> Texts:
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), HELD_OUT + length), count)
+    return Texts(*jax.vmap(lambda key: example(task, key, length, longest, symbols))(keys))
+
+
+def _lengths(data: ConfigDict) -> tuple[int, ...]:
+    return tuple(sorted({round(factor * data.length) for factor in data.factors}))
+
+
+def _place(task: str) -> Int[Array, ""]:
+    return jnp.int32(list(TASKS).index(task))
+
+
+def _measure(lengths: tuple[int, ...], model: LanguageModel):
     """The share of output tokens that are right, and of texts whose whole output is, at every length.
 
     Both are teacher forced: a whole output is right exactly where greedy decoding writes it.
     """
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def shares(length: int, variables: Variables, task):
-        tokens, is_output = _held_out(data, length, data.examples, task)
+    @jax.jit
+    def shares(variables: Variables, texts: Texts):
+        tokens, is_output = texts
         is_right = jnp.argmax(logits_of(model, variables, tokens[:, :-1]), axis=-1) == tokens[:, 1:]
         counts = is_output[:, 1:]
         return jnp.sum(is_right & counts) / jnp.sum(counts), jnp.mean(jnp.all(is_right | ~counts, axis=1))
 
     def measure(variables: Variables, config: ConfigDict):
-        task = jnp.int32(list(TASKS).index(config.data.task))
-        found = {str(length): jax.device_get(shares(length, variables, task)) for length in lengths}
+        texts = {length: _held_out(config.data, length, config.data.examples) for length in lengths}
+        found = {str(length): jax.device_get(shares(variables, texts[length])) for length in lengths}
         return {
             name: {length: float(pair[place]) for length, pair in found.items()}
             for place, name in enumerate(("token", "exact"))

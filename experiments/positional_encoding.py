@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,7 +33,15 @@ from experiments._text import open_text
 
 SOURCES: dict[str, Callable[[ConfigDict, Path | None], Source]] = {"algorithmic": open_algorithmic, "text": open_text}
 LOOKED_AT = 1.5  # times the trained length: attention is kept at both
-LOWER = ("perplexity",)  # measures of which less is better
+LOWER = ("perplexity", "perplexity_sliding")  # measures of which less is better
+
+
+class Instruments(NamedTuple):
+    """What looks at trained models, compiled once for all runs that share their shapes; and what training costs."""
+
+    measure: Callable[[Variables, ConfigDict], Curves]
+    attention: Callable[..., Any]
+    cost: dict[str, float]
 
 
 def open_source(config: ConfigDict, folder: Path | None) -> tuple[Source, LanguageModel]:
@@ -60,7 +69,8 @@ def open_source(config: ConfigDict, folder: Path | None) -> tuple[Source, Langua
 def together(config: ConfigDict, folder: Path, how: str) -> Together:
     """What runs that differ in seed, task and optimizer share: a source and every program."""
     source, model = open_source(config, folder)
-    measure, cost = source.measure(model), _cost(config, source, model)
+    attention = jax.jit(functools.partial(model.apply, method="attention"))
+    instruments = Instruments(source.measure(model), attention, _cost(config, source, model))
     task = Task(
         init=functools.partial(init, model),
         loss=_loss(source, model),
@@ -70,7 +80,7 @@ def together(config: ConfigDict, folder: Path, how: str) -> Together:
     )
 
     def finish(configs, runs):
-        return [_finish(config, run, source, model, measure, cost) for config, run in zip(configs, runs, strict=True)]
+        return [_finish(config, run, source, model, instruments) for config, run in zip(configs, runs, strict=True)]
 
     return Together(finish, trainer(task, plan_of(config), how), traced=source.traced)
 
@@ -119,16 +129,16 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
     return [Table("By length", ("length", *curves), rows)]
 
 
-def _finish(config: ConfigDict, run: Run, source: Source, model: LanguageModel, measure, cost: dict) -> dict:
+def _finish(config: ConfigDict, run: Run, source: Source, model: LanguageModel, instruments: Instruments) -> dict:
     every = best_variables(config, run, functools.partial(init, model))
     logged = [run.mean_over_steps("train.loss", seed, after=config.train.steps - 1) for seed in config.seeds]
     found = [
-        {"train": {"loss": last}, **_measured(source, measure(variables, config))}
+        {"train": {"loss": last}, **_measured(source, instruments.measure(variables, config))}
         for last, variables in zip(logged, every, strict=True)
     ]
-    _keep_attention(config, run, source, model, every[0])
+    _keep_attention(config, run, source, model, functools.partial(instruments.attention, every[0]))
     _keep_portrait(run, model, every[0])
-    return over_seeds(found) | {"cost": cost | pace(run, config)}
+    return over_seeds(found) | {"cost": instruments.cost | pace(run, config)}
 
 
 def _measured(source: Source, curves: Curves) -> dict:
@@ -138,16 +148,14 @@ def _measured(source: Source, curves: Curves) -> dict:
     return {"curves": curves, "area": heights}
 
 
-def _keep_attention(config: ConfigDict, run: Run, source: Source, model: LanguageModel, variables: Variables) -> None:
+def _keep_attention(config: ConfigDict, run: Run, source: Source, model: LanguageModel, attention: Callable) -> None:
     """The weights of every layer and head on one text at the trained length and one beyond, and its tokens."""
     kept: dict[str, np.ndarray] = {}
     lengths = () if config.model.mixer in MIXERS else (source.trained, round(LOOKED_AT * source.trained))
-    for length in lengths:
+    for length in (length for length in lengths if length <= source.lengths[-1]):
         tokens = source.example(config, length)[:, :-1]
-        if tokens.shape[-1] <= source.places:
-            positions = draw_positions(model, jax.random.key(0), *tokens.shape)
-            weights = jax.jit(functools.partial(model.apply, method="attention"))(variables, tokens, positions)
-            kept[str(length)] = np.asarray(weights[0], np.float16)
+        positions = draw_positions(model, jax.random.key(0), *tokens.shape)
+        kept[str(length)] = np.asarray(attention(tokens, positions)[0], np.float16)
     np.savez_compressed(run.path / "attention.npz", **kept)  # type: ignore[arg-type]
 
 

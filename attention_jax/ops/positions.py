@@ -311,7 +311,7 @@ def randomized(encoding: Encoding, longest: int = 2048) -> Encoding:
     def sample_positions(key, length):
         if length > longest:
             raise ValueError(f"randomized positions: {length} of them, and they are drawn from {longest}.")
-        return jnp.sort(jax.random.permutation(key, longest)[:length])
+        return jnp.sort(jax.lax.top_k(jax.random.bits(key, (longest,)), length)[1])
 
     return dataclasses.replace(
         encoding,

@@ -25,6 +25,8 @@ from attention_jax.sweeps.plan import Group
 def work(sweep: Sweep) -> None:
     """Do what is missing and what no other process does at this moment.
 
+    Groups that no other process works on come first: a group's program is compiled by every process that joins it.
+
     A cell that fails is put down in its error.txt and stops nothing else. Raises Interrupted where asked to stop, and
     UserError where the plan is of other code.
     """
@@ -35,6 +37,9 @@ def work(sweep: Sweep) -> None:
         )
     steps = sum(sweep.steps(group) * len(wave) for group, wave in _missing(sweep))
     with interruptible() as is_interrupted, Bar(steps, 0) as bar:
+        for group in sweep.plan.groups:
+            with contextlib.suppress(Busy), hold(sweep.path / "waves" / group.name):
+                _work_on(sweep, group, bar, is_interrupted)
         for group in sweep.plan.groups:
             _work_on(sweep, group, bar, is_interrupted)
 
