@@ -99,7 +99,7 @@ def _measure(lengths: tuple[int, ...], model: LanguageModel):
         found = {str(length): jax.device_get(shares(variables, texts[length])) for length in lengths}
         return {
             name: {length: float(pair[place]) for length, pair in found.items()}
-            for place, name in enumerate(("token", "exact"))
+            for place, name in enumerate(("token_accuracy", "exact_match"))
         }
 
     return measure

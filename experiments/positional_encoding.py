@@ -196,5 +196,5 @@ EXPERIMENT = Experiment(
     dynamic=(*DYNAMIC, "data.task"),
     flops=lambda config, folder: _cost(config, *open_source(config, folder))["flops"],
     conclude=functools.partial(conclude, lower=LOWER),
-    metric=lambda config: "area.token" if config.data.source == "algorithmic" else "area.perplexity",
+    metric=lambda config: "area.token_accuracy" if config.data.source == "algorithmic" else "area.perplexity",
 )

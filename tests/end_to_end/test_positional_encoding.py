@@ -77,13 +77,15 @@ def test_curves_ranks_and_orders_are_those_of_the_cells(answered):
         for name, cells in names.items():
             curve = result["curves"][name][task]
             assert curve["length"] == [6, 12]
-            expected = [mean_interval([cell["curves"]["token"][str(n)] for cell in cells]) for n in curve["length"]]
+            expected = [
+                mean_interval([cell["curves"]["token_accuracy"][str(n)] for cell in cells]) for n in curve["length"]
+            ]
             np.testing.assert_allclose(np.array([curve[k] for k in ("mean", "low", "high")]).T, expected)
         order = result["orders"][task]
         assert [row["mean"] for row in order] == sorted((row["mean"] for row in order), reverse=True)
     per_seed = []
     for seed in range(2):
-        heights = {name: [areas[t][name][seed]["area"]["token"] for t in areas] for name in result["mrr"]}
+        heights = {name: [areas[t][name][seed]["area"]["token_accuracy"] for t in areas] for name in result["mrr"]}
         better = {
             name: np.mean([1 / np.mean([k + 1 for k, h in enumerate(sorted(
                 (other[t] for other in heights.values()), reverse=True)) if h == own[t]]) for t in range(len(areas))])
@@ -106,7 +108,7 @@ def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
     page = (answered / "report.html").read_text()
     assert "Mean reciprocal rank" in page
     assert {path.name for path in (answered / "figures").glob("*.png")} >= {
-        "extrapolation_token.png", "extrapolation_exact.png", "biases.png", "similarity.png", "attention.png",
+        "extrapolation_token_accuracy.png", "extrapolation_exact_match.png", "biases.png", "similarity.png", "attention.png",
         "encodings.png",
     }  # fmt: skip
 
@@ -126,8 +128,8 @@ def test_accuracy_is_that_of_a_loop_over_the_held_out_texts():
         hits = [guess[place - 1] == text[place] for place in range(first, last + 1)]
         right += hits
         whole.append(all(hits))
-    assert found["token"]["12"] == pytest.approx(np.mean(right))
-    assert found["exact"]["12"] == pytest.approx(np.mean(whole))
+    assert found["token_accuracy"]["12"] == pytest.approx(np.mean(right))
+    assert found["exact_match"]["12"] == pytest.approx(np.mean(whole))
 
 
 def test_sliding_perplexity_is_that_of_single_tokens_with_all_their_context(tmp_path):
