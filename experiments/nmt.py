@@ -35,6 +35,7 @@ from attention_jax.sweeps.cells import flatten
 from attention_jax.training.cost import flops
 from attention_jax.training.loop import Task, trainer
 from attention_jax.training.state import Variables, mean
+from experiments._by_length import conclude
 from experiments._common import DYNAMIC, check_training, description_of, pace
 from experiments._outputs import ATTENTION_WRITERS, SHOWN_TRANSLATIONS, attention_examples, write_outputs
 from experiments._translator import (
@@ -332,4 +333,5 @@ EXPERIMENT = Experiment(
     check=check_training,
     dynamic=DYNAMIC,
     flops=lambda config, folder: _cost(config, *open_corpus(config, folder))["flops"],
+    conclude=conclude,
 )

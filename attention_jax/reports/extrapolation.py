@@ -12,7 +12,13 @@ Line = tuple[Points, Points, Points, Points]  # lengths, means, and the ends of 
 
 
 def length_curves(
-    panels: Mapping[str, Mapping[str, Line]], trained: int, path: Path, *, ylabel: str = "", log_y: bool = False
+    panels: Mapping[str, Mapping[str, Line]],
+    trained: int | None,
+    path: Path,
+    *,
+    ylabel: str = "",
+    log_y: bool = False,
+    caption: str = "By length, means over seeds in their 95% intervals; the dashed line is the trained length.",
 ) -> Figure:
     """A panel a name, a line with its band a series; the dashed line is where training ended."""
     columns = min(2, len(panels))
@@ -23,7 +29,8 @@ def length_curves(
             style: dict[str, Any] = {"color": f"C{place % 10}", "linestyle": ("-", "--", ":")[place // 10 % 3]}
             axis.plot(x, mean, marker="o", markersize=3, linewidth=1.4, label=name, **style)
             axis.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
-        axis.axvline(trained, color="grey", linestyle="--", linewidth=0.8)
+        if trained is not None:
+            axis.axvline(trained, color="grey", linestyle="--", linewidth=0.8)
         if log_y:
             axis.set_yscale("log")
         axis.set_title(title, fontsize=9)
@@ -34,9 +41,7 @@ def length_curves(
         axis.set_axis_off()
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, fontsize=8)
-    return save(
-        figure, path, "By length, means over seeds in their 95% intervals; the dashed line is the trained length."
-    )
+    return save(figure, path, caption)
 
 
 def images(

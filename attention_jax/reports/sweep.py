@@ -125,7 +125,8 @@ def figures_of(answer: Answer, folder: Path) -> list[Figure]:
     numeric = [key for key in _keys(answer) if len(_numbers(rows, key)) > 2]
     if numeric:
         drawn.append(_slices(answer, numeric, folder / "slices.png"))
-    if len({row.setting.cost.get("cost.flops") for row in rows} - {None}) > 1:
+    is_one_race = len(set(answer.baselines)) == 1
+    if is_one_race and len({row.setting.cost.get("cost.flops") for row in rows} - {None}) > 1:
         drawn.append(_pareto(answer, folder / "pareto.png"))
     if any(len(curve.steps) > 1 for row in rows for curve in row.setting.curves):
         drawn.append(_curves(answer, folder / "curves.png"))
@@ -180,8 +181,10 @@ def _pareto(answer: Answer, path: Path) -> Figure:
     front, best = [], -np.inf
     for number, (flops, negative, place) in enumerate(points):
         shape = "os^Dv"[number // 10 % 5]  # colours come again after ten
-        axis.plot([flops], [-sign * negative], shape, markersize=5, label=_name(answer, place))
-        if -negative > best:
+        is_front = -negative > best
+        label = _name(answer, place) if is_front or len(points) <= NAMED else None
+        axis.plot([flops], [-sign * negative], shape, markersize=5, label=label)
+        if is_front:
             front.append((flops, -sign * negative))
             best = -negative
     axis.plot(*zip(*front, strict=True), "--", color="grey", linewidth=1)

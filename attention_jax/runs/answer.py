@@ -72,9 +72,17 @@ def compare(sweep: Sweep) -> Answer:
     chosen = [row.p_sentences if has_sentences else row.p_seeds for row in rows]
     adjusted = holm([float("nan") if p is None else p for p in chosen])
     rows = [row._replace(p_adjusted=None if p != p else p) for row, p in zip(rows, adjusted, strict=True)]
-    height = [float("-inf") if row.mean is None else row.mean * (-1 if lower else 1) for row in rows]
-    best = {max((p for p, other in enumerate(baselines) if other == own), key=height.__getitem__) for own in baselines}
-    return Answer(metric, lower, rows, frozenset(best), tuple(baselines), _warning(settings, rows))
+    return Answer(metric, lower, rows, _best(rows, baselines, lower), tuple(baselines), _warning(settings, rows))
+
+
+def _best(rows: Sequence[Row], baselines: Sequence[int], lower: bool) -> frozenset[int]:
+    """The best setting of those that share a baseline, wherever one has a value."""
+    heights = [None if row.mean is None else row.mean * (-1 if lower else 1) for row in rows]
+    best: dict[int, tuple[float, int]] = {}
+    for place, (height, own) in enumerate(zip(heights, baselines, strict=True)):
+        if height is not None and (own not in best or height > best[own][0]):
+            best[own] = (height, place)
+    return frozenset(place for _, place in best.values())
 
 
 def _baselines(sweep: Sweep, settings: Sequence[Setting]) -> list[int]:
@@ -94,7 +102,7 @@ def _baselines(sweep: Sweep, settings: Sequence[Setting]) -> list[int]:
 def _finished_cells(sweep: Sweep) -> list[FinishedCell]:
     read = ((name, read_result(sweep.cell(name))) for name in sweep.plan.cells)
     return [
-        FinishedCell(sweep.config_of(name), sweep.cell(name), result)
+        FinishedCell(sweep.config_of(name), sweep.cell(name), result, dict(sweep.plan.cells[name].overrides))
         for name, result in read
         if result is not None and result["status"] not in ENDS
     ]

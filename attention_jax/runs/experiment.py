@@ -42,6 +42,7 @@ class FinishedCell(NamedTuple):
     config: ConfigDict
     path: Path
     result: dict
+    overrides: dict[str, Any]  # that make it what it is, its seeds too
 
 
 class Conclusion(NamedTuple):

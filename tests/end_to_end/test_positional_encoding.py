@@ -108,8 +108,8 @@ def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
     page = (answered / "report.html").read_text()
     assert "Mean reciprocal rank" in page
     assert {path.name for path in (answered / "figures").glob("*.png")} >= {
-        "extrapolation_token_accuracy.png", "extrapolation_exact_match.png", "biases.png", "similarity.png", "attention.png",
-        "encodings.png",
+        "extrapolation_token_accuracy.png", "extrapolation_exact_match.png", "biases.png", "similarity.png",
+        "attention.png", "encodings.png",
     }  # fmt: skip
 
 

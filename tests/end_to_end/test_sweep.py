@@ -316,6 +316,15 @@ def test_the_answer_compares_sentences_where_it_can(sweeper):
     assert (sweeper.folder / "sweep" / "table.tex").read_text().startswith("\\begin{tabular}")
     page = (sweeper.folder / "sweep" / "report.html").read_text()
     assert page.count("data:image/png") >= 2
+    result = json.loads((sweeper.folder / "sweep" / "result.json").read_text())
+    rates = [str(rate) for rate in (1e-2, 3e-3)]
+    assert {row["setting"] for row in result["orders"]["translation"]} == set(rates) == set(result["curves"])
+    for rate in rates:
+        curve = result["curves"][rate]["translation"]
+        assert sorted(curve["length"]) == curve["length"]
+        assert all(
+            low <= mean <= high for mean, low, high in zip(*(curve[k] for k in ("mean", "low", "high")), strict=True)
+        )
 
 
 CONFIG = """

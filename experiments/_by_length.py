@@ -1,0 +1,31 @@
+"""BLEU against the length of the source, of every setting of a sweep (Bahdanau et al. 2015, fig. 2)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from attention_jax.reports.extrapolation import length_curves
+from attention_jax.runs.experiment import Conclusion, FinishedCell
+from experiments._comparison import Measured, answer, gather, order_table, panels, setting_of
+
+TASK = "translation"
+
+
+def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) -> Conclusion:
+    """Curves of test BLEU by source length, and the order of settings by test BLEU."""
+    measured = [cell for cell in cells if "test" in cell.result]
+    if not measured:
+        return Conclusion({"orders": {}}, [], [])
+    scores = gather(
+        measured,
+        lambda cell: setting_of(config, cell, TASK),
+        lambda cell: TASK,
+        lambda member: Measured({"bleu": member["test"]["bleu_by_length"]}, member["test"]["bleu"]),
+    )
+    result = answer(scores, 1)
+    caption = "BLEU by the source's length in tokens, means over seeds in their 95% intervals."
+    drawn = panels(result["curves"], "bleu")
+    figure = length_curves(drawn, None, folder / "bleu_by_length.png", ylabel="test BLEU", caption=caption)
+    table = order_table(result["orders"], [TASK], "Test BLEU", "setting", "BLEU")
+    return Conclusion(result, [figure], [table])

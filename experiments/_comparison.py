@@ -1,0 +1,152 @@
+"""Settings against one another, by task and length: curves, orders and mean reciprocal ranks, all over seeds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention_jax.evaluation.extrapolation import reciprocal_ranks
+from attention_jax.evaluation.significance import paired_t
+from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.reports.extrapolation import Line
+from attention_jax.reports.page import Table
+from attention_jax.runs.experiment import FinishedCell
+
+PARTS = ("mean", "low", "high")
+SHARES = ("token_accuracy", "exact_match", "mrr")  # between 0 and 1
+
+
+class Measured(NamedTuple):
+    """What was measured of one seed: measures by length, and the number that settings are ordered by."""
+
+    curves: Mapping[str, Mapping[str, float]]
+    height: float
+
+
+Scores = dict[str, dict[str, dict[int, Measured]]]  # setting → task → seed
+
+
+def setting_of(config: ConfigDict, cell: FinishedCell, default: str) -> str:
+    """The values that make a cell's setting, each said once; seeds and what `config.sweep.within` names make none."""
+    apart = ("seeds", *config.sweep.within)
+    return ", ".join(dict.fromkeys(str(value) for key, value in cell.overrides.items() if key not in apart)) or default
+
+
+def gather(
+    cells: Sequence[FinishedCell],
+    name_of: Callable[[FinishedCell], str],
+    task_of: Callable[[FinishedCell], str],
+    measured: Callable[[Mapping[str, Any]], Measured],
+) -> Scores:
+    """Every seed of every cell by setting and task."""
+    scores: Scores = {}
+    for cell in cells:
+        found = scores.setdefault(name_of(cell), {}).setdefault(task_of(cell), {})
+        members = cell.result.get("members") or [cell.result]
+        found |= {seed: measured(member) for seed, member in zip(cell.result["seeds"], members, strict=True)}
+    return scores
+
+
+def measures_of(scores: Scores) -> list[str]:
+    """The names of the measures, the first one leading."""
+    return list(next(iter(next(iter(next(iter(scores.values())).values())).values())).curves)
+
+
+def tasks_of(scores: Scores) -> list[str]:
+    """The tasks in the order in which they come."""
+    return list(dict.fromkeys(task for found in scores.values() for task in found))
+
+
+def answer(scores: Scores, sign: int) -> dict[str, Any]:
+    """`curves` by setting and task, `mrr` by setting, and `orders` by task; `sign` is −1 where less is better."""
+    ranked = {name: interval(values, "mrr") for name, values in ranks(scores, sign).items()}
+    return {
+        "curves": {name: {task: _curve(seeds) for task, seeds in tasks.items()} for name, tasks in scores.items()},
+        "mrr": ranked,
+        "orders": {task: _order(scores, task, sign) for task in tasks_of(scores)}
+        | {"mrr": sorted(ranked, key=lambda name: -ranked[name]["mean"])},
+    }
+
+
+def ranks(scores: Scores, sign: int) -> dict[str, np.ndarray]:
+    """Each setting's mean reciprocal rank over the tasks, of each seed that all settings have on all tasks."""
+    tasks = sorted(set.intersection(*(set(tasks) for tasks in scores.values())))
+    seeds = sorted(set.intersection(*(set(found[task]) for found in scores.values() for task in tasks)))
+    heights = np.array(
+        [[[sign * found[task][seed].height for seed in seeds] for task in tasks] for found in scores.values()]
+    )
+    return dict(zip(scores, reciprocal_ranks(heights), strict=True)) if heights.size else {}
+
+
+def interval(values: Sequence[float] | np.ndarray, measure: str = "") -> dict[str, float]:
+    """The mean and the ends of its interval, which for a share stay within 0 and 1."""
+    ends = np.clip(mean_interval(values), *((0.0, 1.0) if measure in SHARES else (-np.inf, np.inf)))
+    return dict(zip(PARTS, map(float, ends), strict=True))
+
+
+def panels(curves: Mapping[str, Any], measure: str) -> dict[str, dict[str, Line]]:
+    """A measure's curves by task and setting, to draw."""
+    tasks = dict.fromkeys(task for found in curves.values() for task in found)
+    return {
+        task: {
+            name: (found[task]["length"], *(found[task].get(measure, found[task])[part] for part in PARTS))
+            for name, found in curves.items()
+            if task in found
+        }
+        for task in tasks
+    }
+
+
+def order_table(orders: Mapping[str, Any], tasks: Sequence[str], title: str, what: str, height: str) -> Table:
+    """The settings of every task, best first, with their differences to the config's first."""
+    columns = ("task", what, height, "95% from", "to", "difference", "from", "to ", "p, paired t")
+    rows = [
+        (task, row["setting"], row["mean"], row["low"], row["high"], *_difference(row))
+        for task in tasks
+        for row in orders[task]
+    ]
+    return Table(title, columns, rows, "Means over seeds with 95% intervals; differences are to the sweep's first.")
+
+
+def _curve(seeds: Mapping[int, Measured]) -> dict[str, Any]:
+    """Lengths with means and intervals of the first measure, and of the others by name."""
+    members = list(seeds.values())
+    first, *others = members[0].curves
+    lengths = list(members[0].curves[first])
+
+    def line(measure):
+        rows = [interval([member.curves[measure][length] for member in members], measure) for length in lengths]
+        return {part: [row[part] for row in rows] for part in PARTS}
+
+    return {"length": [*map(_number, lengths)], **line(first), **{name: line(name) for name in others}}
+
+
+def _number(length: str) -> float:
+    """A length, or the middle of a range of them."""
+    middle = float(np.mean([int(end) for end in length.split("-")]))
+    return int(middle) if middle.is_integer() else middle
+
+
+def _order(scores: Scores, task: str, sign: int) -> list[dict[str, Any]]:
+    """Settings on a task, the best first, each with its paired difference to the first of the config's."""
+    heights = {
+        name: {seed: member.height for seed, member in found[task].items()}
+        for name, found in scores.items()
+        if task in found
+    }
+    (lead, *_), first = measures_of(scores), next(iter(heights.values()))
+    rows = []
+    for name, own in heights.items():
+        common = [seed for seed in own if seed in first]
+        pair = [[side[seed] for seed in common] for side in (own, first)]
+        row = {"setting": name, **interval(list(own.values()), lead)}
+        if own is not first and len(common) > 1:
+            difference = interval(np.diff(pair[::-1], axis=0)[0])
+            row |= {"difference": difference, "p": paired_t(*pair)}
+        rows.append(row)
+    return sorted(rows, key=lambda row: -sign * row["mean"])
+
+
+def _difference(row: Mapping[str, Any]) -> tuple:
+    return (*row["difference"].values(), row["p"]) if "difference" in row else ("",) * 4
