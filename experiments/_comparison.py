@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from attention_jax.errors import UserError
 from attention_jax.evaluation.extrapolation import reciprocal_ranks
 from attention_jax.evaluation.significance import paired_t
 from attention_jax.evaluation.statistics import mean_interval
 from attention_jax.reports.extrapolation import Line
 from attention_jax.reports.page import Table
 from attention_jax.runs.experiment import FinishedCell
+from attention_jax.sweeps.cells import place_of
 
 PARTS = ("mean", "low", "high")
 SHARES = ("token_accuracy", "exact_match", "mrr")  # between 0 and 1
@@ -58,13 +60,24 @@ def tasks_of(scores: Scores) -> list[str]:
     return list(dict.fromkeys(task for found in scores.values() for task in found))
 
 
-def answer(scores: Scores, sign: int) -> dict[str, Any]:
-    """`curves` by setting and task, `mrr` by setting, and `orders` by task; `sign` is −1 where less is better."""
+def baseline_of(config: ConfigDict, cells: Sequence[FinishedCell], name_of: Callable[[FinishedCell], str]) -> str:
+    """The setting that `config.sweep.baseline` names, the first where it names none; "" where that is not finished."""
+    try:
+        return name_of(cells[place_of([cell.overrides for cell in cells], config.sweep.baseline)])
+    except UserError:
+        return ""
+
+
+def answer(scores: Scores, sign: int, baseline: str) -> dict[str, Any]:
+    """`curves` by setting and task, `mrr` by setting, and `orders` by task with differences to the baseline.
+
+    `sign` is −1 where less is better.
+    """
     ranked = {name: interval(values, "mrr") for name, values in ranks(scores, sign).items()}
     return {
         "curves": {name: {task: _curve(seeds) for task, seeds in tasks.items()} for name, tasks in scores.items()},
         "mrr": ranked,
-        "orders": {task: _order(scores, task, sign) for task in tasks_of(scores)}
+        "orders": {task: _order(scores, task, sign, baseline) for task in tasks_of(scores)}
         | {"mrr": sorted(ranked, key=lambda name: -ranked[name]["mean"])},
     }
 
@@ -99,14 +112,15 @@ def panels(curves: Mapping[str, Any], measure: str) -> dict[str, dict[str, Line]
 
 
 def order_table(orders: Mapping[str, Any], tasks: Sequence[str], title: str, what: str, height: str) -> Table:
-    """The settings of every task, best first, with their differences to the config's first."""
+    """The settings of every task, best first, with their differences to the baseline."""
     columns = ("task", what, height, "95% from", "to", "difference", "from", "to ", "p, paired t")
     rows = [
         (task, row["setting"], row["mean"], row["low"], row["high"], *_difference(row))
         for task in tasks
         for row in orders[task]
     ]
-    return Table(title, columns, rows, "Means over seeds with 95% intervals; differences are to the sweep's first.")
+    note = "Means over seeds with 95% intervals; differences are to config.sweep.baseline (where empty: the first)."
+    return Table(title, columns, rows, note)
 
 
 def _curve(seeds: Mapping[int, Measured]) -> dict[str, Any]:
@@ -128,20 +142,20 @@ def _number(length: str) -> float:
     return int(middle) if middle.is_integer() else middle
 
 
-def _order(scores: Scores, task: str, sign: int) -> list[dict[str, Any]]:
-    """Settings on a task, the best first, each with its paired difference to the first of the config's."""
+def _order(scores: Scores, task: str, sign: int, baseline: str) -> list[dict[str, Any]]:
+    """Settings on a task, the best first, each with its paired difference to the baseline."""
     heights = {
         name: {seed: member.height for seed, member in found[task].items()}
         for name, found in scores.items()
         if task in found
     }
-    (lead, *_), first = measures_of(scores), next(iter(heights.values()))
+    lead, first = measures_of(scores)[0], heights.get(baseline, {})
     rows = []
     for name, own in heights.items():
         common = [seed for seed in own if seed in first]
         pair = [[side[seed] for seed in common] for side in (own, first)]
         row = {"setting": name, **interval(list(own.values()), lead)}
-        if own is not first and len(common) > 1:
+        if name != baseline and len(common) > 1:
             difference = interval(np.diff(pair[::-1], axis=0)[0])
             row |= {"difference": difference, "p": paired_t(*pair)}
         rows.append(row)

@@ -20,6 +20,7 @@ from experiments._comparison import (
     Measured,
     Scores,
     answer,
+    baseline_of,
     gather,
     interval,
     order_table,
@@ -46,7 +47,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, lo
     scores = gather(
         cells, name, lambda cell: cell.config.data.task, lambda member: Measured(member["curves"], member["area"][lead])
     )
-    result = answer(scores, sign)
+    result = answer(scores, sign, baseline_of(config, cells, name))
     published = _published(config, scores, sign)
     tables = [
         _rank_table(result["mrr"], published.get("mrr", {})),
@@ -129,7 +130,7 @@ def _portraits(firsts: Mapping[str, FinishedCell], folder: Path) -> list[Figure]
     }
     matrices = _beside_binary({name: found["matrix"].T for name, found in kept.items() if "matrix" in found})
     heads = [
-        (f"{name}, head {head}: {matrix.min():.2g} to {matrix.max():.2g}", matrix)
+        (f"{name}, head {head}: {matrix.min() + 0:.2g} to {matrix.max() + 0:.2g}", matrix)
         for name, found in kept.items()
         for head, matrix in enumerate(found.get("bias", ())[:4])
     ]

@@ -17,19 +17,20 @@ DIGITS = 10
 
 
 class Example(NamedTuple):
-    """A text, and which of its tokens are the output's, its end included."""
+    """A text, and which of its tokens are asked for: the output's that are not given, its end included."""
 
     tokens: Int[Array, "*batch t"]
     is_output: Bool[Array, "*batch t"]
 
 
 class Drawn(NamedTuple):
-    """Input and output as symbols, `longest` places each, and how many of them count."""
+    """Input and output as symbols, `longest` places each, and how many of them count; what of the output is given."""
 
     x: Int[Array, " longest"]
     inputs: Int[Array, ""]
     y: Int[Array, " longest"]
     outputs: Int[Array, ""]
+    given: Bool[Array, " longest"] | None = None
 
 
 class Task(NamedTuple):
@@ -53,8 +54,11 @@ def example(task: str | Int[Array, ""], key: Key[Array, ""], length: Int[Array, 
     if isinstance(task, str):
         require_task(task, 1 << 30, 1 << 30)
         return _laid_out(TASKS[task].draw(key, length, longest, symbols), longest)
-    branches = [lambda key, length, draw=one.draw: draw(key, length, longest, symbols) for one in TASKS.values()]
-    return _laid_out(jax.lax.switch(task, branches, key, length), longest)
+    branches = [
+        lambda key, length, draw=one.draw: _laid_out(draw(key, length, longest, symbols), longest)
+        for one in TASKS.values()
+    ]
+    return jax.lax.switch(task, branches, key, length)
 
 
 def require_task(name: str, length: int, symbols: int) -> None:
@@ -71,14 +75,16 @@ def require_task(name: str, length: int, symbols: int) -> None:
 
 def _laid_out(drawn: Drawn, longest: int) -> Example:
     places = jnp.arange(size(longest))
-    x, y = (side.astype(jnp.int32)[jnp.clip(index, 0, longest - 1)] for side, index in (
-        (drawn.x, places), (drawn.y, places - drawn.inputs - 1)
-    ))  # fmt: skip
+    of_x, of_y = (jnp.clip(index, 0, longest - 1) for index in (places, places - drawn.inputs - 1))
+    x, y = drawn.x.astype(jnp.int32)[of_x], drawn.y.astype(jnp.int32)[of_y]
     end = drawn.inputs + 1 + drawn.outputs
+    is_output = (places > drawn.inputs) & (places <= end)
+    if drawn.given is not None:
+        is_output &= ~drawn.given[of_y] | (places == end)
     tokens = jnp.select(
         [places < drawn.inputs, places == drawn.inputs, places < end, places == end], [x, SEP, y, END], PAD
     )
-    return Example(tokens.astype(jnp.int32), (places > drawn.inputs) & (places <= end))
+    return Example(tokens.astype(jnp.int32), is_output)
 
 
 def _symbols(key: Array, longest: int, symbols: int) -> Array:
@@ -116,13 +122,14 @@ def _folded(modulus: int) -> Callable[..., Drawn]:
 
 
 def _last_occurrence(key: Array, length: Array, longest: int, symbols: int) -> Drawn:
-    """The last input names a symbol seen before; the output is what followed it, the last time it was seen."""
+    """Half as many look-ups as inputs: each gives a symbol, and asks what followed it the last time it was seen."""
     key_x, key_asked = jax.random.split(key)
     x, places = _symbols(key_x, longest, symbols), jnp.arange(longest)
-    asked = x[jax.random.randint(key_asked, (), 0, length - 2)]
-    last = jnp.max(jnp.where((places < length - 2) & (x == asked), places, 0))
-    x = jnp.where(places == length - 1, asked, x)
-    return Drawn(x, length, jnp.full(longest, x[last + 1]), jnp.int32(1))
+    asked = x[jax.random.randint(key_asked, (longest,), 0, length - 1)]
+    is_seen = (places < length - 1)[None] & (x[None] == asked[:, None])
+    found = x[jnp.max(jnp.where(is_seen, places[None], 0), axis=1) + 1]
+    y = jnp.stack([asked, found], axis=1).reshape(-1)[:longest]
+    return Drawn(x, length, y, length // 2 * 2, places % 2 == 0)
 
 
 def _addition(is_reversed: bool) -> Callable[..., Drawn]:
@@ -184,6 +191,6 @@ TASKS: dict[str, Task] = {
     "addition_reversed": Task(_addition(is_reversed=True), shortest=3, symbols=DIGITS),
     "parity": Task(_folded(2)),
     "modular_sum": Task(_folded(DIGITS), symbols=DIGITS),
-    "last_occurrence": Task(_last_occurrence, shortest=3),
+    "last_occurrence": Task(_last_occurrence, shortest=2),
     "dyck": Task(_dyck, symbols=4),
 }

@@ -15,12 +15,13 @@ def texts(task, length, longest=LONGEST):
     return jax.jit(jax.vmap(lambda key: example(task, key, jnp.int32(length), longest, SYMBOLS)))(keys)
 
 
-def sides(found):
+def sides(found, is_given=lambda place: False):
     """Inputs and outputs of every text as lists of symbols, taken apart at its separators."""
     for tokens, is_output in zip(*map(np.asarray, found), strict=True):
         separator, end = list(tokens).index(SEP), list(tokens).index(END)
         assert (tokens[end + 1 :] == PAD).all()
-        np.testing.assert_array_equal(np.flatnonzero(is_output), np.arange(separator + 1, end + 1))
+        asked = [i for i in range(separator + 1, end + 1) if i == end or not is_given(i - separator - 1)]
+        np.testing.assert_array_equal(np.flatnonzero(is_output), asked)
         yield [int(t) - FIRST for t in tokens[:separator]], [int(t) - FIRST for t in tokens[separator + 1 : end]]
 
 
@@ -38,18 +39,12 @@ def closing(brackets):
     return [2 + kind for kind in reversed(stack)]
 
 
-def after_last(x):
-    place = max(i for i in range(len(x) - 2) if x[i] == x[-1])
-    return [x[place + 1]]
-
-
 RULES = {
     "copy": lambda x: x,
     "reverse": lambda x: x[::-1],
     "sort": sorted,
     "parity": lambda x: [sum(x) % 2],
     "modular_sum": lambda x: [sum(x) % 10],
-    "last_occurrence": after_last,
     "dyck": closing,
 }
 
@@ -60,6 +55,14 @@ def test_the_output_is_what_the_rule_makes_of_the_input(task, length):
     for x, y in sides(texts(task, length)):
         assert len(x) == length
         assert y == RULES[task](x)
+
+
+@pytest.mark.parametrize("length", [2, 7, LONGEST])
+def test_a_look_up_gives_a_symbol_and_asks_what_followed_it_last(length):
+    for x, y in sides(texts("last_occurrence", length), lambda place: place % 2 == 0):
+        assert len(y) == length // 2 * 2
+        for asked, found in zip(y[::2], y[1::2], strict=True):
+            assert found == x[max(i for i in range(length - 1) if x[i] == asked) + 1]
 
 
 @pytest.mark.parametrize("length", [3, 7, LONGEST])
@@ -87,7 +90,7 @@ def test_a_task_is_the_same_by_name_and_by_place_and_in_one_shape(task):
     ("arguments", "message"),
     [
         (("copi", 5, 5), "task='copi': choose one of copy, reverse"),
-        (("last_occurrence", 2, 5), "task='last_occurrence': 2 inputs are too few: it needs 3"),
+        (("last_occurrence", 1, 5), "task='last_occurrence': 1 inputs are too few: it needs 2"),
         (("addition", 9, 8), "8 symbols are too few: it needs 10"),
     ],
 )

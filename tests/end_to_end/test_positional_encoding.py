@@ -160,7 +160,7 @@ def test_a_biass_portrait_falls_with_the_distance_as_it_does():
         ({"model__positions": "learned", "model__max_length": 10}, "max_length: encoding='learned' places up to 10"),
         ({"model__positions": "spiral"}, "config.model: encoding='spiral': choose one of"),
         ({"model__positions": "sinusoidal", "model__width": 9, "model__heads": 3, "model__kv_heads": 3}, "even width"),
-        ({"data__task": "last_occurrence", "data__shortest": 2}, "config.data: task='last_occurrence': 2 inputs"),
+        ({"data__task": "last_occurrence", "data__shortest": 1}, "config.data: task='last_occurrence': 1 inputs"),
         ({"data__shortest": 7}, "config.data.shortest=7 is more than config.data.length=6"),
         ({"data__source": "video"}, "config.data.source='video': choose one of algorithmic, text"),
         ({"data__factors": (0.0,)}, "config.data.factors"),
