@@ -131,7 +131,7 @@ def _translation():
     """A small Transformer on the embedded corpus."""
     config = nmt.get_config("transformer_book,embedded")
     config.model.kwargs.update({"width": 64, "feed_forward": 128})
-    config.train.update({"steps": 1050, "evaluate_every": 350, "checkpoint_every": 350})
+    config.train.update({"steps": 700, "evaluate_every": 350, "checkpoint_every": 350})
     config.sweep.update({"by_default": True, "engine": "processes", "metric": "test.bleu"})
     return config
 
