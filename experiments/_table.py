@@ -19,6 +19,8 @@ from absl import app, flags
 from tabulate import tabulate
 
 from attention_jax.evaluation.statistics import summarize
+from attention_jax.reports.extrapolation import length_curves
+from experiments._comparison import Measured, Scores, answer, panels
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "experiments" / "results"
@@ -29,7 +31,7 @@ BEAMS = ("--config.evaluate.beams=5",)
 
 
 class Row(NamedTuple):
-    """A model, how many seeds it gets, what was published, and overrides of its config."""
+    """A model, how many seeds it gets, what was published, and overrides of its config: a protocol of its own."""
 
     model: str
     seeds: int
@@ -66,6 +68,7 @@ def main(argv: list[str]) -> None:
     print(
         tabulate([columns(row) for row in ROWS if found(row)], headers="keys", tablefmt="github", disable_numparse=True)
     )
+    draw()
 
 
 def make(row: Row, seed: int) -> None:
@@ -95,6 +98,17 @@ def found(row: Row) -> list[dict]:
     """The results that are kept of a row's seeds."""
     paths = (RESULTS / f"multi30k-{row.model}-{seed}.json" for seed in range(row.seeds))
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+
+
+def draw() -> None:
+    """BLEU by the length of the source, of the models that translate German to English greedily."""
+    scores: Scores = {}
+    for row in ROWS:
+        if not row.overrides and (members := found(row)):
+            of_seeds = {one["seeds"][0]: Measured({"bleu": one["test"]["bleu_by_length"]}, 0.0) for one in members}
+            scores[row.model] = {"test 2016, greedy": of_seeds}
+    curves = panels(answer(scores, 1, "")["curves"], "bleu")
+    length_curves(curves, None, ROOT / "docs" / "figures" / "multi30k.png", ylabel="BLEU", caption="")
 
 
 def columns(row: Row) -> dict[str, str]:
