@@ -85,7 +85,7 @@ TRAIN = {
 }
 
 ENCODINGS = ("none", "sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "randomized_sinusoidal")
-READING = ("none", "sinusoidal", "learned", "rotary", "alibi", "t5")
+READING = ("none", "sinusoidal", "rotary", "alibi", "t5")
 TRANSLATING = ("none", "sinusoidal", "learned", "binary", "rotary", "alibi", "t5", "shaw")
 TASKS = ("copy", "reverse", "sort", "last_occurrence")
 
