@@ -12,7 +12,7 @@ model's place of attention, and in an encoder's; and a layer norm against a batc
 from ml_collections import ConfigDict
 
 from attention_jax.sweeps.settings import POPULATION, SWEEP
-from attention_jax.sweeps.space import grid, product, seeds
+from attention_jax.sweeps.space import chain, grid, product, seeds
 from configs import positional_encoding
 
 MIXERS = ("attention", "window", "gru", "convolution")
@@ -25,9 +25,7 @@ def get_config(variant="costs"):
     if variant == "costs":
         return _costs()
     if variant == "tasks":
-        config = positional_encoding.get_config("core")
-        config.model.positions = "rotary"
-        return config
+        return positional_encoding.get_config("core")
     return positional_encoding.get_config("translation")
 
 
@@ -51,7 +49,9 @@ def _costs():
 
 def sweep(variant="costs"):
     if variant == "tasks":
-        return product(grid("model.mixer", MIXERS), grid("data.task", ("last_occurrence", "reverse")), seeds(3))
+        attending = product(grid("model.mixer", MIXERS[:2]), grid("model.positions", ("rotary",)))
+        mixing = product(grid("model.mixer", MIXERS[2:]), grid("model.positions", ("none",)))  # theirs is in the order
+        return product(chain(attending, mixing), grid("data.task", ("last_occurrence", "reverse")), seeds(3))
     if variant == "translation":
         return product(grid("model.kwargs.encoder_mixer", MIXERS), seeds(3))
     if variant == "norms":

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.reports.extrapolation import length_curves
 from attention_jax.runs.experiment import Conclusion, FinishedCell
-from experiments._comparison import Measured, answer, baseline_of, gather, order_table, panels, setting_of
+from experiments._comparison import Measured, answer, baseline_of, gather, order_table, panels, settings_of
 
 TASK = "translation"
 
@@ -17,17 +17,14 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     measured = [cell for cell in cells if "test" in cell.result]
     if not measured:
         return Conclusion({"orders": {}}, [], [])
-
-    def name(cell):
-        return setting_of(config, cell, TASK)
-
+    names = settings_of(config, measured, TASK)
     scores = gather(
         measured,
-        name,
+        names,
         lambda cell: TASK,
         lambda member: Measured({"bleu": member["test"]["bleu_by_length"]}, member["test"]["bleu"]),
     )
-    result = answer(scores, 1, baseline_of(config, measured, name))
+    result = answer(scores, 1, baseline_of(config, measured, names))
     caption = "BLEU by the source's length in tokens, means over seeds in their 95% intervals."
     drawn = panels(result["curves"], "bleu")
     figure = length_curves(drawn, None, folder / "bleu_by_length.png", ylabel="test BLEU", caption=caption)

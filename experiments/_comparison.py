@@ -29,22 +29,29 @@ class Measured(NamedTuple):
 Scores = dict[str, dict[str, dict[int, Measured]]]  # setting → task → seed
 
 
-def setting_of(config: ConfigDict, cell: FinishedCell, default: str) -> str:
-    """The values that make a cell's setting, each said once; seeds and what `config.sweep.within` names make none."""
+def settings_of(config: ConfigDict, cells: Sequence[FinishedCell], default: str) -> list[str]:
+    """What makes each cell's setting: its values, each said once, with their keys where values alone do not tell.
+
+    Seeds and what `config.sweep.within` names make no setting.
+    """
     apart = ("seeds", *config.sweep.within)
-    return ", ".join(dict.fromkeys(str(value) for key, value in cell.overrides.items() if key not in apart)) or default
+    overrides = [{key: str(value) for key, value in cell.overrides.items() if key not in apart} for cell in cells]
+    brief = [", ".join(dict.fromkeys(one.values())) or default for one in overrides]
+    if len(set(brief)) == len({tuple(one.items()) for one in overrides}):
+        return brief
+    return [", ".join(f"{key} {value}" for key, value in one.items()) or default for one in overrides]
 
 
 def gather(
     cells: Sequence[FinishedCell],
-    name_of: Callable[[FinishedCell], str],
+    names: Sequence[str],
     task_of: Callable[[FinishedCell], str],
     measured: Callable[[Mapping[str, Any]], Measured],
 ) -> Scores:
     """Every seed of every cell by setting and task."""
     scores: Scores = {}
-    for cell in cells:
-        found = scores.setdefault(name_of(cell), {}).setdefault(task_of(cell), {})
+    for name, cell in zip(names, cells, strict=True):
+        found = scores.setdefault(name, {}).setdefault(task_of(cell), {})
         members = cell.result.get("members") or [cell.result]
         found |= {seed: measured(member) for seed, member in zip(cell.result["seeds"], members, strict=True)}
     return scores
@@ -60,10 +67,10 @@ def tasks_of(scores: Scores) -> list[str]:
     return list(dict.fromkeys(task for found in scores.values() for task in found))
 
 
-def baseline_of(config: ConfigDict, cells: Sequence[FinishedCell], name_of: Callable[[FinishedCell], str]) -> str:
+def baseline_of(config: ConfigDict, cells: Sequence[FinishedCell], names: Sequence[str]) -> str:
     """The setting that `config.sweep.baseline` names, the first where it names none; "" where that is not finished."""
     try:
-        return name_of(cells[place_of([cell.overrides for cell in cells], config.sweep.baseline)])
+        return names[place_of([cell.overrides for cell in cells], config.sweep.baseline)]
     except UserError:
         return ""
 
@@ -85,6 +92,8 @@ def answer(scores: Scores, sign: int, baseline: str) -> dict[str, Any]:
 def ranks(scores: Scores, sign: int) -> dict[str, np.ndarray]:
     """Each setting's mean reciprocal rank over the tasks, of each seed that all settings have on all tasks."""
     tasks = sorted(set.intersection(*(set(tasks) for tasks in scores.values())))
+    if not tasks:
+        return {}
     seeds = sorted(set.intersection(*(set(found[task]) for found in scores.values() for task in tasks)))
     heights = np.array(
         [[[sign * found[task][seed].height for seed in seeds] for task in tasks] for found in scores.values()]

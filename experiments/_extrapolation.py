@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.evaluation.extrapolation import kendall
+from attention_jax.evaluation.extrapolation import area, kendall
 from attention_jax.modules.mixers import ATTENTION
 from attention_jax.ops.positions import RANDOMIZED, Encoding, Spec, binary
 from attention_jax.reports.extrapolation import attention_maps, distance_curves, images, length_curves
@@ -26,7 +26,7 @@ from experiments._comparison import (
     order_table,
     panels,
     ranks,
-    setting_of,
+    settings_of,
     tasks_of,
 )
 
@@ -40,23 +40,27 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, lo
     """Curves, mean reciprocal ranks and orders over seeds; measures in `lower` are the better the less they are."""
     lead, *others = next(iter(cells)).result["curves"]
     sign = -1 if lead in lower else 1
+    names = settings_of(config, cells, name_of(config))
 
-    def name(cell):
-        return setting_of(config, cell, name_of(cell.config))
+    def scores_of(height):
+        return gather(
+            cells,
+            names,
+            lambda cell: cell.config.data.task,
+            lambda member: Measured(member["curves"], height(member)),
+        )
 
-    scores = gather(
-        cells, name, lambda cell: cell.config.data.task, lambda member: Measured(member["curves"], member["area"][lead])
-    )
-    result = answer(scores, sign, baseline_of(config, cells, name))
-    published = _published(config, scores, sign)
+    scores = scores_of(lambda member: member["area"][lead])
+    result = answer(scores, sign, baseline_of(config, cells, names))
+    published = _published(config, scores_of(lambda member: _beyond(config, member["curves"][lead])), sign)
     tables = [
-        _rank_table(result["mrr"], published.get("mrr", {})),
+        _rank_table(result["mrr"], published.get("mrr", {}), lead),
         order_table(result["orders"], tasks_of(scores), f"{lead} {BEYOND}, by task", "encoding", f"area of {lead}"),
     ]
     result["orders"]["published"] = published
     firsts: dict[str, FinishedCell] = {}
-    for cell in cells:
-        firsts.setdefault(name(cell), cell)
+    for name, cell in zip(names, cells, strict=True):
+        firsts.setdefault(name, cell)
     lines = [_curve_figure(result["curves"], measure, config, lower, folder) for measure in (lead, *others)]
     return Conclusion(result, [*lines, *_portraits(firsts, folder)], tables)
 
@@ -97,12 +101,22 @@ def _by_distance(scores: jax.Array) -> np.ndarray:
     return means / np.abs(means).max()
 
 
+def _beyond(config: ConfigDict, curve: Mapping[str, float]) -> float:
+    """The mean height of a curve past the trained length."""
+    lengths = [length for length in curve if int(length) > config.data.length] or list(curve)
+    return area([int(length) for length in lengths], [curve[length] for length in lengths])
+
+
 def _published(config: ConfigDict, scores: Scores, sign: int) -> dict[str, Any]:
-    """Ranks among the encodings whose ranks were published, and how the orders agree: Kendall's τ, over seeds."""
+    """Ranks among the encodings whose ranks were published, beyond the trained length, and how the orders agree.
+
+    That is Kendall's τ, over seeds. Theirs rank whole outputs that are right, which models this small hardly write.
+    """
     common = [name for name in PUBLISHED if name in scores]
     if config.data.source != "algorithmic" or len(common) < 3:
         return {}
-    ours = ranks({name: scores[name] for name in common}, sign)
+    if not (ours := ranks({name: scores[name] for name in common}, sign)):
+        return {}
     theirs = [PUBLISHED[name] for name in common]
     taus = [kendall(of_seed, theirs) for of_seed in zip(*ours.values(), strict=True)]
     return {
@@ -182,7 +196,7 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         return dict(found)
 
 
-def _rank_table(mrr: Mapping[str, dict], published: Mapping[str, dict]) -> Table:
+def _rank_table(mrr: Mapping[str, dict], published: Mapping[str, dict], lead: str) -> Table:
     ranked = sorted(mrr.items(), key=lambda item: -item[1]["mean"])
     columns: tuple[str, ...] = ("encoding", "mean", "95% from", "to")
     rows: list[tuple] = [(name, *found.values()) for name, found in ranked]
@@ -190,5 +204,8 @@ def _rank_table(mrr: Mapping[str, dict], published: Mapping[str, dict]) -> Table
     if published:
         columns += ("among these", "95% from ", "to ", "published")
         rows = [(*row, *published.get(row[0], dict.fromkeys(range(4), "")).values()) for row in rows]
-        note = "“Among these”: ranks among the encodings that have a published one."
+        note = (
+            f"“Among these”: ranks of {lead} beyond the trained length among the encodings that have a published one, "
+            "which is of whole outputs that are right."
+        )
     return Table(f"Mean reciprocal rank over the tasks, {BEYOND}", columns, rows, note)

@@ -73,23 +73,23 @@ def _measure(data: ConfigDict, tokens: np.ndarray, contexts: tuple[int, ...], mo
     whole = max(min(data.evaluated, len(tokens) - 1) // longest, 1) * longest
     last = np.sort(np.random.default_rng(data.seed).integers(longest, len(tokens), data.sampled))
 
-    @functools.partial(jax.jit, static_argnums=2)
-    def total(variables: Variables, windows, only_last: bool):
-        def of_some(window):
+    @functools.partial(jax.jit, static_argnums=3)
+    def total(variables: Variables, windows, is_real, only_last: bool):
+        def of_some(some):
+            window, is_real = some
             logits = logits_of(model, variables, window[:, :-1])
-            counts = (
-                jnp.arange(logits.shape[1]) == logits.shape[1] - 1 if only_last else jnp.ones(logits.shape[1], bool)
-            )
-            return cross_entropy(logits, window[:, 1:], jnp.broadcast_to(counts, logits.shape[:-1])).total
+            counts = jnp.arange(logits.shape[1]) >= (logits.shape[1] - 1 if only_last else 0)
+            return cross_entropy(logits, window[:, 1:], is_real[:, None] & counts[None]).total
 
-        return jnp.sum(jax.lax.map(of_some, windows))
+        return jnp.sum(jax.lax.map(of_some, (windows, is_real)))
 
     def perplexity(variables: Variables, starts: np.ndarray, context: int, only_last: bool) -> float:
         rows = max(min(TOKENS_AT_ONCE // context, len(starts)), 1)
-        kept = starts[: len(starts) // rows * rows]
-        windows = tokens[kept[:, None] + np.arange(context + 1)].astype(np.int32).reshape(-1, rows, context + 1)
-        count = len(kept) * (1 if only_last else context)
-        return float(np.exp(total(variables, windows, only_last) / count))
+        filled = np.concatenate([starts, starts[: -len(starts) % rows]])
+        windows = tokens[filled[:, None] + np.arange(context + 1)].astype(np.int32).reshape(-1, rows, context + 1)
+        is_real = (np.arange(len(filled)) < len(starts)).reshape(-1, rows)
+        count = len(starts) * (1 if only_last else context)
+        return float(np.exp(total(variables, windows, is_real, only_last) / count))
 
     def measure(variables: Variables, config: ConfigDict):
         del config

@@ -49,11 +49,12 @@ def open_source(config: ConfigDict, folder: Path | None) -> tuple[Source, Langua
 
     Raises UserError for values that do not fit, or where the longest text has no room.
     """
-    for name in ("length", "batch"):
-        if config.data[name] < 1:
+    for name in ("length", "batch", "examples", "evaluated", "sampled"):
+        if name in config.data and config.data[name] < 1:
             raise UserError(f"config.data.{name}={config.data[name]}: needs 1 or more.")
-    if not config.data.factors or min(config.data.factors) <= 0:
-        raise UserError(f"config.data.factors={config.data.factors}: needs numbers more than 0.")
+    factors = config.data.factors
+    if not factors or round(min(factors) * config.data.length) < 1 or max(factors) < 1:
+        raise UserError(f"config.data.factors={factors}: needs numbers more than 0, and one that is 1 or more.")
     if config.data.source not in SOURCES:
         raise UserError(f"config.data.source={config.data.source!r}: choose one of {', '.join(SOURCES)}.")
     source = SOURCES[config.data.source](config, folder)

@@ -74,6 +74,14 @@ def _kernel(key: Array, sizes: Sizes) -> Array:
     return jax.random.normal(key, (sizes.kernel, sizes.d, sizes.d)) / math.sqrt(sizes.kernel * sizes.d)
 
 
+def _dilated_layers(sizes: Sizes) -> int:
+    """⌈log_k n⌉ layers of dilations 1, k, k², … see k^layers tokens, each back to n − 1 before it."""
+    layers = 1
+    while sizes.kernel**layers < sizes.n:
+        layers += 1
+    return layers
+
+
 LAYERS = {
     "self_attention": SequenceLayer(
         init=lambda key, sizes: (),
@@ -114,31 +122,15 @@ LAYERS = {
     ),
     "cnn_dilated": SequenceLayer(
         init=_kernel,
-        apply=lambda kernel, x, sizes, dilation: convolution(x, kernel, dilation=dilation),
+        apply=lambda kernel, x, sizes, dilation: convolution(x, kernel, dilation=dilation, is_causal=True),
         compute="k n d²",
         flops=lambda sizes: 2 * sizes.kernel * sizes.n * sizes.d**2,
         sequential="1",
         path="log_k n",
-        longest=lambda sizes: _dilated_layers(sizes.n, sizes.kernel),
-        dilations=lambda sizes: tuple(sizes.kernel**level for level in range(_levels(sizes))),
+        longest=_dilated_layers,
+        dilations=lambda sizes: tuple(sizes.kernel**level for level in range(_dilated_layers(sizes))),
     ),
 }
-
-
-def _levels(sizes: Sizes) -> int:
-    """How many dilations 1, k, k², … there are until the kernel's ends no longer touch the sequence."""
-    levels = 1
-    while sizes.kernel**levels * (sizes.kernel // 2) < sizes.n:
-        levels += 1
-    return levels
-
-
-def _dilated_layers(n: int, kernel: int) -> int:
-    """The least number of layers whose reach (k^layers − 1) / 2 on a side is n − 1."""
-    layers = 1
-    while (kernel**layers - 1) // 2 < n - 1:
-        layers += 1
-    return layers
 
 
 def check(config: ConfigDict) -> None:

@@ -101,7 +101,7 @@ def require_usable(tokenizer: str, held_out: float) -> None:
 
 def _read(path: str, seed: int) -> str:
     if not path:
-        return " ".join(pair.source for pair in sentence_pairs(seed, EMBEDDED_SENTENCES))
+        return "\n".join(pair.source for pair in sentence_pairs(seed, EMBEDDED_SENTENCES))
     require_file(Path(path))
     try:
         return Path(path).read_text(encoding="utf-8")

@@ -85,7 +85,8 @@ class LanguageModel(nn.Module, kw_only=True):
         """Logits of every next token.
 
         `positions` are 0, 1, … unless given. Tokens attend within their segment, as packed texts need; segment 0 is
-        padding, on either side. Raises ValueError where the encoding has no room.
+        padding, on either side. Raises ValueError where the encoding has no room, or layers do not attend and there are
+        segments.
         """
         return self._read(tokens, positions, segments, dropout)[0]
 
@@ -128,7 +129,11 @@ class LanguageModel(nn.Module, kw_only=True):
         self, tokens: Array, positions: Array | None, segments: Array | None, dropout: Dropout | None
     ) -> tuple[Array, list[Array | None]]:
         length = tokens.shape[-1]
-        positions = jnp.arange(length)[None] if positions is None else positions
+        if segments is not None and self.mixer in MIXERS:
+            raise ValueError(f"mixer={self.mixer!r} reads each row as one text: it takes no segments.")
+        if positions is None:
+            require_room(self.positions, self.encoding.record, self.encoding.sizes, length)
+            positions = jnp.arange(length)[None]
         segments = jnp.ones_like(tokens) if segments is None else segments
         valid = segments > 0
         mask = combine(causal_mask(length, length), segment_mask(segments, segments), valid[:, None])
@@ -140,7 +145,6 @@ class LanguageModel(nn.Module, kw_only=True):
         return self._logits(x, valid, dropout is not None), found
 
     def _embed(self, tokens: Array, positions: Array, dropout: Dropout | None) -> Array:
-        require_room(self.positions, self.encoding.record, self.encoding.sizes, tokens.shape[-1])
         x = self.embedding(tokens) * math.sqrt(self.width)
         if self.encoding.record.add:
             x = self.encoding.add(x, positions)

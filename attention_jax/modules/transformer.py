@@ -1,5 +1,6 @@
 """The layers of a Transformer: attention and feed-forward, each added to its input and normalised."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from attention_jax.modules.normalization import NORMS, Norm
 from attention_jax.modules.positions import Places, PositionEncoding
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, combine, window_mask
-from attention_jax.ops.positions import Spec, make_encoding, require_usable
+from attention_jax.ops.positions import Encoding, Spec, make_encoding, require_usable
 from attention_jax.ops.shapes import require_choice
 
 ACTIVATIONS: dict[str, Callable] = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu}
@@ -61,6 +62,8 @@ class LayerSpec(NamedTuple):
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         for name, known in (("activation", tuple(ACTIVATIONS)), ("norm", NORMS), ("mixer", ALL)):
             require_choice(name, getattr(self, name), known)
+        if self.mixer == "gru" and self.width % 2:
+            raise ValueError(f"width={self.width}: mixer='gru' halves it, so that it must be even.")
         for site in self.dropout_sites:
             require_choice("dropout_sites", site, SITES)
         if self.width % self.heads or self.heads % self.kv_heads:
@@ -69,10 +72,14 @@ class LayerSpec(NamedTuple):
             )
 
     def encoding(self, text: str, site: str, max_length: int) -> PositionEncoding:
-        """The position encoding that a text names, at a site. Raises ValueError where it is not defined there."""
+        """The position encoding that a text names, at a site.
+
+        Raises ValueError where it is not defined there, or has nothing to work on in what stands in attention's place.
+        """
         sizes = Spec(self.width, self.heads, self.width // self.heads, max_length, site == "decoder")
-        record = make_encoding(text)
-        require_usable(text, record, site, sizes)
+        record = _usable(text, site, sizes)
+        if self.mixer in MIXERS and (record.rotate or record.bias):
+            raise ValueError(f"encoding={text!r} is of attention's scores, and mixer={self.mixer!r} has none.")
         return PositionEncoding(record, sizes, self.param_dtype, parent=None)
 
     def attention(self, encoding: PositionEncoding | None = None) -> MultiHeadAttention:
@@ -84,6 +91,13 @@ class LayerSpec(NamedTuple):
         if dropout is None or site not in self.dropout_sites:
             return None
         return dropout.fold(len(SITES) * place + SITES.index(site))
+
+
+@functools.cache
+def _usable(text: str, site: str, sizes: Spec) -> Encoding:
+    record = make_encoding(text)
+    require_usable(text, record, site, sizes)
+    return record
 
 
 class FeedForward(nn.Module):

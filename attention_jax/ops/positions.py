@@ -8,47 +8,22 @@ decoding need nothing of their own.
 
 import ast
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from attention_jax.ops.encoding import Encoding, Spec, require_least
+from attention_jax.ops.relative import alibi, fire, kerple, shaw, t5
+from attention_jax.ops.relative import alibi_slopes as alibi_slopes  # with those here, what others may want
+from attention_jax.ops.relative import t5_bucket as t5_bucket
 from attention_jax.ops.shapes import align_ranks
 
 Positions = Int[Array, "*#batch t"]
-EVERYWHERE = ("encoder", "decoder")  # self-attention; the indices of two texts have no distance, so never "cross"
-
-
-class Spec(NamedTuple):
-    """What an encoding's parameters depend on; `is_causal` where keys come before their query."""
-
-    width: int
-    heads: int
-    head_size: int
-    max_length: int
-    is_causal: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Encoding:
-    """A position encoding. Bias and mix have heads at axis −3, which queries and weights have too.
-
-    `max_length(spec)` is the longest text that it can place, None where there is no bound.
-    """
-
-    init: Callable[[Key[Array, ""], Spec], Any] = lambda key, spec: {}
-    add: Callable[[Any, Array, Array], Array] | None = None  # (params, x, positions) → x
-    rotate: Callable[[Any, Array, Array], Array] | None = None  # (params, x, positions) → x
-    bias: Callable[[Any, Array, Array, Array], Array] | None = None  # (params, query, q_positions, k_positions)
-    mix: Callable[[Any, Array, Array, Array], Array] | None = None  # (params, weights, q_positions, k_positions)
-    sample_positions: Callable[[Key[Array, ""], int], Array] | None = None  # (key, length) → rising positions
-    sites: tuple[str, ...] = EVERYWHERE
-    is_shared: bool = True  # whether layers share the parameters
-    max_length: Callable[[Spec], int | None] = lambda spec: None
-    even: str = ""  # "width" or "head_size", where that must be even
 
 
 # --- added to the embeddings ------------------------------------------------------------------------------------------
@@ -95,10 +70,9 @@ def _init_learned(key: Key[Array, ""], spec: Spec) -> dict[str, Array]:
 
 
 def _add_learned(params: Any, x: Array, positions: Array) -> Array:
-    table = params["table"]
-    if positions.shape[-1] > len(table):
-        raise ValueError(f"learned positions: {positions.shape[-1]} of them, and the table has {len(table)}.")
-    found = jnp.take(table, positions, axis=0, mode="fill", fill_value=jnp.nan)  # past the table: never silently wrong
+    found = jnp.take(
+        params["table"], positions, axis=0, mode="fill", fill_value=jnp.nan
+    )  # past the table: never silently wrong
     return jnp.add(*align_ranks(x, found.astype(x.dtype)))
 
 
@@ -113,21 +87,26 @@ def rotate(
     fraction: float = 1.0,
     scaling: str = "none",
     factor: float = 1.0,
-    trained_length: int = 2048,
+    trained_length: int = 0,
 ) -> Float[Array, "*batch t f"]:
     """Each pair of features (2j, 2j + 1) turned by position · base^(−2j / f) (Su et al. 2021, eq. 34).
 
     Scores of turned queries and keys depend on i − j alone. `fraction` of the features is turned, the rest stay.
     `scaling` makes room for texts `factor` times `trained_length`: "interpolation" divides positions (Chen et al.
     2023, eq. 4), "ntk" raises the base to base · factor^(f / (f − 2)), and "yarn" interpolates slow pairs alone,
-    with scores raised by (0.1 ln factor + 1)² (Peng et al. 2023, §3.2–3.4). Raises ValueError for an odd number of
-    features, or another scaling.
+    with what is turned raised by 0.1 ln factor + 1 (Peng et al. 2023, §3.2–3.4). A model is measured with what it was
+    trained with. Raises ValueError for an odd number of features, another scaling, a `factor` that no scaling uses, and
+    for "yarn" without a trained length.
     """
     turned = round(fraction * x.shape[-1])
     if turned % 2 or not 0 < turned <= x.shape[-1]:
         raise ValueError(f"rotary: {turned} of {x.shape[-1]} features: they turn in pairs, so that it must be even.")
     if scaling not in SCALINGS:
         raise ValueError(f"scaling={scaling!r}: choose one of {', '.join(SCALINGS)}.")
+    if factor <= 0 or (scaling == "none" and factor != 1):
+        raise ValueError(f"factor={factor}, scaling={scaling!r}: a factor is more than 0, and goes with a scaling.")
+    if scaling == "yarn" and trained_length < 1:
+        raise ValueError("scaling='yarn' needs trained_length, the longest text without it.")
     speeds, gain = SCALINGS[scaling](turned, base, factor, trained_length)
     angle = _angles(positions, speeds)
     x_pairs = x[..., :turned].astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
@@ -155,150 +134,6 @@ SCALINGS: dict[str, Callable[[int, float, float, int], tuple[Array, float]]] = {
 }
 
 
-# --- a bias on the scores ---------------------------------------------------------------------------------------------
-
-
-def alibi_slopes(num_heads: int) -> Float[Array, " heads"]:
-    """2^(−8h / n) for heads h = 1 … n where n is a power of two (Press et al. 2022, §3).
-
-    Else those of the power of two below, and every other one of the power of two above (their code's rule).
-    """
-    power = 2 ** math.floor(math.log2(num_heads))
-    slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
-    between = [2 ** (-8 * head / (2 * power)) for head in range(1, 2 * power + 1, 2)]
-    return jnp.array((slopes + between)[:num_heads])
-
-
-def t5_bucket(
-    relative_position: Int[Array, "..."], *, bidirectional: bool, num_buckets: int = 32, max_distance: int = 128
-) -> Int[Array, "..."]:
-    """The bucket of key − query (Raffel et al. 2020, §2.1): exact up close, then by logarithm up to `max_distance`.
-
-    With e exact buckets of n on a side, distance d ≥ e is in e + ⌊ln(d / e) / ln(max_distance / e) · (n − e)⌋, at
-    most n − 1. Bidirectional: half of the buckets for keys behind, half for keys ahead. Else keys ahead are at 0.
-    """
-    buckets, side = num_buckets, jnp.zeros_like(relative_position)
-    if bidirectional:
-        buckets //= 2
-        side = jnp.where(relative_position > 0, buckets, 0)
-        distance = jnp.abs(relative_position)
-    else:
-        distance = jnp.maximum(-relative_position, 0)
-    exact = buckets // 2
-    ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact) / math.log(max_distance / exact)
-    far = jnp.minimum(exact + jnp.floor(ratio * (buckets - exact) + 1e-6).astype(jnp.int32), buckets - 1)
-    return side + jnp.where(distance < exact, distance, far)
-
-
-def _relative(query_positions: Array, key_positions: Array) -> Array:
-    """j − i, `[..., Q, K]`."""
-    return jnp.subtract(*align_ranks(key_positions[..., None, :], query_positions[..., :, None]))
-
-
-def _distance(query_positions: Array, key_positions: Array) -> Array:
-    """|j − i| as heads see it, `[..., 1, Q, K]`."""
-    return jnp.abs(_relative(query_positions, key_positions)).astype(jnp.float32)[..., None, :, :]
-
-
-def _alibi(params: Any, query: Array, query_positions: Array, key_positions: Array) -> Array:
-    """−m_h |i − j|."""
-    del params
-    slopes = alibi_slopes(query.shape[-3])[:, None, None]
-    return -jnp.multiply(*align_ranks(slopes, _distance(query_positions, key_positions)))
-
-
-def _t5(bidirectional: bool | None, num_buckets: int, max_distance: int) -> Encoding:
-    """The direction is the spec's where it is None: a table tells by its name which way it was made for."""
-
-    def init(key, spec):
-        both = not spec.is_causal if bidirectional is None else bidirectional
-        name = "both_ways" if both else "causal"
-        return {name: 0.02 * jax.random.normal(key, (num_buckets, spec.heads))}
-
-    def bias(params, query, query_positions, key_positions):
-        del query
-        ((name, table),) = params.items()
-        asked = {"bidirectional": name == "both_ways", "num_buckets": num_buckets, "max_distance": max_distance}
-        found = table[t5_bucket(_relative(query_positions, key_positions), **asked)]
-        return jnp.moveaxis(found, -1, -3)
-
-    return Encoding(init=init, bias=bias)
-
-
-def _shaw(clip: int) -> Encoding:
-    """Shaw et al. 2018, eq. 3–4: a vector for each distance up to `clip`, beside the keys and beside the values."""
-
-    def init(key, spec):
-        names = ("keys", "values")
-        shape = (2 * clip + 1, spec.head_size)
-        return {n: 0.02 * jax.random.normal(k, shape) for n, k in zip(names, jax.random.split(key), strict=True)}
-
-    def places(query_positions, key_positions):
-        return jnp.clip(_relative(query_positions, key_positions), -clip, clip) + clip
-
-    def bias(params, query, query_positions, key_positions):
-        scores_Qx2k = query @ params["keys"].T.astype(query.dtype) / math.sqrt(query.shape[-1])
-        index = places(query_positions, key_positions)[..., None, :, :]
-        shape = jnp.broadcast_shapes(scores_Qx2k.shape[:-1], index.shape[:-1])
-        scores_Qx2k = jnp.broadcast_to(scores_Qx2k, (*shape, scores_Qx2k.shape[-1]))
-        return jnp.take_along_axis(scores_Qx2k, jnp.broadcast_to(index, (*shape, index.shape[-1])), axis=-1)
-
-    def mix(params, weights, query_positions, key_positions):
-        index = places(query_positions, key_positions)[..., None, :, :]
-        mass = jax.nn.one_hot(index, 2 * clip + 1, dtype=weights.dtype)
-        mass_Qx2k = jnp.einsum("...qk,...qkp->...qp", weights, mass)
-        return mass_Qx2k @ params["values"].astype(weights.dtype)
-
-    return Encoding(init=init, bias=bias, mix=mix, is_shared=False)
-
-
-def _fire(hidden: int) -> Encoding:
-    """Li et al. 2024, eq. 4: f(ψ(i − j) / ψ(max(L, i))) with ψ(x) = ln(c x + 1), and c, L and the network f learned."""
-
-    def init(key, spec):
-        first, second = jax.random.split(key)
-        return {
-            "hidden": jax.random.normal(first, (hidden,)),
-            "hidden_bias": jnp.zeros(hidden),
-            "out": jax.random.normal(second, (hidden, spec.heads)) / math.sqrt(hidden),
-            "c": jnp.array(0.1),
-            "threshold": jnp.array(float(spec.max_length)),
-        }
-
-    def bias(params, query, query_positions, key_positions):
-        del query
-        psi = lambda x: jnp.log(jnp.abs(params["c"] * x) + 1)  # noqa: E731
-        distance = jnp.maximum(-_relative(query_positions, key_positions), 0).astype(jnp.float32)
-        scale = jnp.maximum(jnp.abs(params["threshold"]), query_positions.astype(jnp.float32))[..., :, None]
-        ratio = jnp.divide(*align_ranks(psi(distance), jnp.maximum(psi(scale), 1e-6)))
-        inner = jnp.einsum("...qk,h->...qkh", ratio, params["hidden"])
-        features = jax.nn.relu(jnp.add(*align_ranks(inner, params["hidden_bias"])))
-        return jnp.moveaxis(features @ params["out"], -1, -3)
-
-    return Encoding(init=init, bias=bias, sites=("decoder",), is_shared=False)
-
-
-def _kerple(form: str) -> Encoding:
-    """Chi et al. 2022, §3.3: −r₁ ln(1 + r₂ |i − j|), or −r₁ |i − j|^r₂ with r₂ ≤ 2; r₁, r₂ > 0 of each head."""
-
-    def init(key, spec):
-        one, other = jax.random.split(key)
-        draw = lambda key, top: jax.random.uniform(key, (spec.heads,), minval=0.1, maxval=top)  # noqa: E731
-        return {"r1": draw(one, 2.0), "r2": draw(other, 1.0)}
-
-    def bias(params, query, query_positions, key_positions):
-        del query
-        r1, r2 = (jnp.maximum(params[name], 1e-2)[:, None, None] for name in ("r1", "r2"))
-        distance = _distance(query_positions, key_positions)
-        r1, r2, distance = align_ranks(r1, r2, distance)
-        if form == "log":
-            return -r1 * jnp.log1p(r2 * distance)
-        is_near = distance == 0  # whose power has no gradient
-        return jnp.where(is_near, 0.0, -r1 * jnp.where(is_near, 1.0, distance) ** jnp.minimum(r2, 2.0))
-
-    return Encoding(init=init, bias=bias)
-
-
 # --- positions drawn at random ----------------------------------------------------------------------------------------
 
 
@@ -307,6 +142,7 @@ def randomized(encoding: Encoding, longest: int = 2048) -> Encoding:
 
     A text is then placed as texts up to `longest` would be, though none so long was seen.
     """
+    require_least(longest=(longest, 1))
 
     def sample_positions(key, length):
         if length > longest:
@@ -329,12 +165,12 @@ BUILDERS: dict[str, Callable[..., Encoding]] = {
     "rotary": lambda **options: Encoding(
         rotate=lambda params, x, positions: rotate(x, positions, **options), even="head_size"
     ),
-    "alibi": lambda: Encoding(bias=_alibi),
-    "t5": lambda bidirectional=None, num_buckets=32, max_distance=128: _t5(bidirectional, num_buckets, max_distance),
-    "shaw": lambda clip=16: _shaw(clip),
-    "fire": lambda hidden=32: _fire(hidden),
-    "kerple_log": lambda: _kerple("log"),
-    "kerple_power": lambda: _kerple("power"),
+    "alibi": lambda: Encoding(bias=alibi),
+    "t5": t5,
+    "shaw": shaw,
+    "fire": fire,
+    "kerple_log": functools.partial(kerple, "log"),
+    "kerple_power": functools.partial(kerple, "power"),
 }
 RANDOMIZED = "randomized_"
 
@@ -353,9 +189,9 @@ def make_encoding(text: str, **options: Any) -> Encoding:
     wrapped = {"longest": options.pop("longest")} if base != name and "longest" in options else {}
     try:
         found = BUILDERS[base](**options)
-    except TypeError as error:
-        raise ValueError(f"encoding={name!r}: {error}") from None
-    return found if base == name else randomized(found, **wrapped)
+        return found if base == name else randomized(found, **wrapped)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"encoding={text!r}: {error}") from None
 
 
 def _options(written: str) -> dict[str, Any]:
@@ -381,6 +217,23 @@ def require_usable(name: str, encoding: Encoding, site: str, spec: Spec) -> None
         raise ValueError(f"encoding={name!r} is not defined in the {site}, but in: {', '.join(encoding.sites)}.")
     if encoding.even and getattr(spec, encoding.even) % 2:
         raise ValueError(f"encoding={name!r} needs an even {encoding.even}, not {getattr(spec, encoding.even)}.")
+    try:
+        jax.eval_shape(lambda: _used(encoding, spec))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"encoding={name!r}: {error}") from None
+
+
+def _used(encoding: Encoding, spec: Spec) -> list[Array]:
+    """Every part of an encoding, on a text of one token."""
+    params, place = encoding.init(jax.random.key(0), spec), jnp.zeros((1, 1), jnp.int32)
+    x, heads = jnp.zeros((1, 1, spec.width)), jnp.zeros((1, spec.heads, 1, spec.head_size))
+    parts: dict[Callable | None, tuple[Array, ...]] = {
+        encoding.add: (x, place),
+        encoding.rotate: (heads, place[:, None]),
+        encoding.bias: (heads, place, place),
+        encoding.mix: (jnp.ones((1, spec.heads, 1, 1)), place, place),
+    }
+    return [part(params, *arguments) for part, arguments in parts.items() if part is not None]
 
 
 def require_room(name: str, encoding: Encoding, spec: Spec, length: int) -> None:

@@ -229,7 +229,7 @@ def _known(value: float) -> float | None:
 def _metric(sweep: Sweep) -> tuple[str, bool]:
     """What is compared, and whether less of it is better: of losses and errors."""
     name = sweep.config.sweep.metric or sweep.experiment.metric(sweep.config)
-    return name, any(part in name.rpartition(".")[2] for part in LOWER)
+    return name, any(word in part for part in name.split(".")[1:] or [name] for word in LOWER)
 
 
 def _warning(settings: Sequence[Setting], rows: Sequence[Row]) -> str:

@@ -32,7 +32,7 @@ def test_only_recurrence_grows_deeper_with_the_sequence(measured, name):
     assert depth["d"][0] == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["self_attention", "window", "gru", "cnn"])
+@pytest.mark.parametrize("name", LAYERS)
 def test_paths_traced_through_jacobians_are_those_of_the_formulas(measured, name):
     assert all(row["layers"] == row["formula"] for row in measured["paths"][name])
 

@@ -121,15 +121,22 @@ def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
     [
         ({"positions": "spiral"}, "encoding='spiral': choose one of none"),
         ({"positions": "rotary", "width": 6}, "encoding='rotary' needs an even head_size, not 3"),
-        ({"positions": "shaw:clap=3"}, "encoding='shaw': .*clap"),
+        ({"positions": "shaw:clap=3"}, "encoding='shaw:clap=.*clap"),
         ({"heads": 3, "kv_heads": 3}, "heads=3 must divide width=8"),
         ({"mixer": "mlp"}, "mixer='mlp': choose one of attention, window, gru, convolution"),
         ({"layers": 0}, "layers=0: needs 1 or more"),
+        ({"mixer": "gru", "positions": "alibi"}, "encoding='alibi' is of attention's scores, and mixer='gru' has none"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(more, message):
     with pytest.raises(ValueError, match=message):
         LanguageModel(**SIZES | {"positions": "none"} | more)
+
+
+def test_segments_are_refused_where_nothing_would_keep_them_apart():
+    module, variables = make("none", mixer="gru")
+    with pytest.raises(ValueError, match="mixer='gru' reads each row as one text"):
+        module.apply(variables, TOKENS, None, jnp.ones_like(TOKENS))
 
 
 def test_a_table_refuses_longer_texts():
