@@ -307,7 +307,8 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
 
 
 def _shown(powers: Mapping[str, Sequence[float]], names: Sequence[str] = ("n", "d")) -> str:
-    return ", ".join(f"{n}^{powers[n][0]:.2f} [{powers[n][1]:.2f}, {powers[n][2]:.2f}]" for n in names)
+    rounded = {name: [round(end, 2) + 0.0 for end in powers[name]] for name in names}  # never −0
+    return ", ".join(f"{n}^{mean:.2f} [{low:.2f}, {high:.2f}]" for n, (mean, low, high) in rounded.items())
 
 
 EXPERIMENT = Experiment(

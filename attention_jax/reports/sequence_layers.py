@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,18 @@ def cost_curves(
     figure, axes = new_figure(len(fixed), len(measures), 3.0, 2.6)
     for row, (axis_name, other) in enumerate((("n", "d"), ("d", "n"))):
         for axis, measure in zip(axes[row], measures, strict=True):
-            for name, columns in series.items():
+            for place, (name, columns) in enumerate(series.items()):
                 kept = columns[other] == fixed[other]
-                axis.loglog(columns[axis_name][kept], columns[measure][kept], "o-", markersize=3, label=name)
+                style: dict[str, Any] = {
+                    "linestyle": ("-", "--")[place % 2],
+                    "zorder": 3 - place / 10,
+                }  # some lie on others
+                axis.loglog(
+                    columns[axis_name][kept], columns[measure][kept], marker="o", markersize=3, label=name, **style
+                )
+            ticks = np.unique(next(iter(series.values()))[axis_name])
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.minorticks_off()
             axis.set_xlabel(f"{axis_name}, at {other} = {fixed[other]}")
             axis.set_ylabel(LABELS[measure])
             axis.grid(alpha=0.3)
