@@ -26,7 +26,10 @@ def get_config(variant="costs"):
         return _costs()
     if variant == "tasks":
         return positional_encoding.get_config("core")
-    return positional_encoding.get_config("translation")
+    config = positional_encoding.get_config("translation")
+    if variant == "norms":
+        config.sweep.within = ("data.batch_tokens",)
+    return config
 
 
 def _costs():

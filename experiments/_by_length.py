@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.reports.extrapolation import length_curves
 from attention_jax.runs.experiment import Conclusion, FinishedCell
-from experiments._comparison import Measured, answer, baseline_of, gather, order_table, panels, settings_of
+from experiments._comparison import Measured, answer, baseline_of, gather, order_table, panels, settings_of, tasks_of
 
 TASK = "translation"
 
@@ -21,12 +21,18 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     scores = gather(
         measured,
         names,
-        lambda cell: TASK,
+        lambda cell: _task_of(config, cell),
         lambda member: Measured({"bleu": member["test"]["bleu_by_length"]}, member["test"]["bleu"]),
     )
     result = answer(scores, 1, baseline_of(config, measured, names))
     caption = "BLEU by the source's length in tokens, means over seeds in their 95% intervals."
     drawn = panels(result["curves"], "bleu")
     figure = length_curves(drawn, None, folder / "bleu_by_length.png", ylabel="test BLEU", caption=caption)
-    table = order_table(result["orders"], [TASK], "Test BLEU", "setting", "BLEU")
+    table = order_table(result["orders"], tasks_of(scores), "Test BLEU", "setting", "BLEU")
     return Conclusion(result, [figure], [table])
+
+
+def _task_of(config: ConfigDict, cell: FinishedCell) -> str:
+    """What `config.sweep.within` says that settings are compared within."""
+    own = {key.rpartition(".")[2]: cell.overrides[key] for key in config.sweep.within if key in cell.overrides}
+    return ", ".join(f"{name} {value}" for name, value in own.items()) or TASK
