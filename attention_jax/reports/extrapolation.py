@@ -21,6 +21,8 @@ def length_curves(
     caption: str = "By length, means over seeds in their 95% intervals; the dashed line is the trained length.",
 ) -> Figure:
     """A panel a name, a line with its band a series; the dashed line is where training ended."""
+    from matplotlib.ticker import LogLocator
+
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = new_figure(rows, columns, 4.4, 3.0)
@@ -33,6 +35,9 @@ def length_curves(
             axis.axvline(trained, color="grey", linestyle="--", linewidth=0.8)
         if log_y:
             axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter("")
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("length")
         axis.set_ylabel(ylabel or title)
