@@ -24,6 +24,7 @@ from experiments._comparison import Measured, Scores, answer, panels
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "experiments" / "results"
+FIGURE = ROOT / "docs" / "figures" / "multi30k.png"
 DATA = flags.DEFINE_string("data", "", "The folder of Multi30k: train, val and test_2016_flickr, .de and .en.")
 RUNS = flags.DEFINE_string("runs", "runs/multi30k", "Where the runs are, a folder each.")
 ONLY = flags.DEFINE_list("only", [], "Rows to train, as MODEL or MODEL-SEED; default: all.")
@@ -107,8 +108,8 @@ def draw() -> None:
         if not row.overrides and (members := found(row)):
             of_seeds = {one["seeds"][0]: Measured({"bleu": one["test"]["bleu_by_length"]}, 0.0) for one in members}
             scores[row.model] = {"test 2016, greedy": of_seeds}
-    curves = panels(answer(scores, 1, "")["curves"], "bleu")
-    length_curves(curves, None, ROOT / "docs" / "figures" / "multi30k.png", ylabel="BLEU", caption="")
+    if scores:
+        length_curves(panels(answer(scores, 1, "")["curves"], "bleu"), None, FIGURE, ylabel="BLEU", caption="")
 
 
 def columns(row: Row) -> dict[str, str]:

@@ -9,7 +9,13 @@ from experiments import _table
 
 KEPT = {
     "validation": {"perplexity_per_word": 6.5},
-    "test": {"bleu": 30.0, "bleu_13a": 29.0, "chrf": 50.0, "beams": {"bleu": 31.0, "bleu_13a": 30.0, "chrf": 51.0}},
+    "test": {
+        "bleu": 30.0,
+        "bleu_13a": 29.0,
+        "chrf": 50.0,
+        "bleu_by_length": {"5-9": 35.0, "10-15": 30.0},
+        "beams": {"bleu": 31.0, "bleu_13a": 30.0, "chrf": 51.0},
+    },
     "cost": {"parameters": 6_300_000, "flops": 2e14, "seconds": 600.0},
 }
 
@@ -18,16 +24,17 @@ KEPT = {
 def keep(tmp_path, monkeypatch):
     """Keep results of a model with some BLEU, a seed each."""
     monkeypatch.setattr(_table, "RESULTS", tmp_path)
+    monkeypatch.setattr(_table, "FIGURE", tmp_path / "multi30k.png")
 
     def kept(model, *values):
         for seed, bleu in enumerate(values):
-            result = KEPT | {"test": KEPT["test"] | {"bleu": bleu}}
+            result = KEPT | {"seeds": [seed], "test": KEPT["test"] | {"bleu": bleu}}
             (tmp_path / f"multi30k-{model}-{seed}.json").write_text(json.dumps(result), encoding="utf-8")
 
     return kept
 
 
-def test_the_table_is_printed_from_the_kept_results(keep, capsys):
+def test_the_table_is_printed_and_drawn_from_the_kept_results(keep, capsys, tmp_path):
     flags.FLAGS.mark_as_parsed()
     keep("bahdanau", 39.04)
     keep("seq2seq", 21.0)
@@ -36,6 +43,7 @@ def test_the_table_is_printed_from_the_kept_results(keep, capsys):
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["seq2seq", "bahdanau"]
     assert " 39.0 " in lines[-1]
     assert " 31.0 " in lines[-1]
+    assert (tmp_path / "multi30k.png").stat().st_size > 0
 
 
 def test_seeds_are_averaged_with_their_interval(keep):
