@@ -16,7 +16,7 @@ from attention_jax.runs.experiment import FinishedCell
 from attention_jax.sweeps.cells import place_of
 
 PARTS = ("mean", "low", "high")
-SHARES = ("token_accuracy", "exact_match", "mrr")  # between 0 and 1
+BOUNDS = dict.fromkeys(("token_accuracy", "exact_match", "mrr"), (0.0, 1.0)) | {"bleu": (0.0, 100.0)}
 
 
 class Measured(NamedTuple):
@@ -102,8 +102,8 @@ def ranks(scores: Scores, sign: int) -> dict[str, np.ndarray]:
 
 
 def interval(values: Sequence[float] | np.ndarray, measure: str = "") -> dict[str, float]:
-    """The mean and the ends of its interval, which for a share stay within 0 and 1."""
-    ends = np.clip(mean_interval(values), *((0.0, 1.0) if measure in SHARES else (-np.inf, np.inf)))
+    """The mean and the ends of its interval, which stay within what the measure can be."""
+    ends = np.clip(mean_interval(values), *BOUNDS.get(measure, (-np.inf, np.inf)))
     return dict(zip(PARTS, map(float, ends), strict=True))
 
 
