@@ -105,6 +105,7 @@ def fitted_powers(
     return {name: [float(p), float(p - half), float(p + half)] for name, (p, half) in zip(sizes, ends, strict=True)}
 
 
+@functools.cache
 def _t_quantile(level: float, freedom: float) -> float:
     from scipy import stats
 

@@ -17,11 +17,13 @@ NAMED = 16  # settings whose names have room beside a figure
 
 
 class Curve(NamedTuple):
-    """What a cell logged of a metric."""
+    """What was logged of a metric: means over seeds, and the ends of their intervals."""
 
     name: str
     steps: list[int]
-    values: list[float]
+    means: list[float]
+    lows: list[float]
+    highs: list[float]
 
 
 class Setting(NamedTuple):
@@ -33,7 +35,7 @@ class Setting(NamedTuple):
     references: str  # which sentences these are
     cost: dict[str, float]
     ends: list[str]  # of the cells without a value
-    curves: list[Curve]
+    curve: Curve
     attention: dict[str, Any] | None
 
 
@@ -128,7 +130,7 @@ def figures_of(answer: Answer, folder: Path) -> list[Figure]:
     is_one_race = len(set(answer.baselines)) == 1
     if is_one_race and len({row.setting.cost.get("cost.flops") for row in rows} - {None}) > 1:
         drawn.append(_pareto(answer, folder / "pareto.png"))
-    if any(len(curve.steps) > 1 for row in rows for curve in row.setting.curves):
+    if any(len(row.setting.curve.steps) > 1 for row in rows):
         drawn.append(_curves(answer, folder / "curves.png"))
     if sum(row.setting.attention is not None for row in rows) > 1:
         drawn.append(_maps(answer, folder / "attention.png"))
@@ -199,24 +201,19 @@ def _pareto(answer: Answer, path: Path) -> Figure:
 
 
 def _curves(answer: Answer, path: Path) -> Figure:
-    """Learning curves of the first settings, means over seeds in bands from the least to the most."""
+    """Learning curves of the first settings, means over seeds in their intervals."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)
-    axis, name = axes[0, 0], ""
-    for place in _best_first(answer)[:MOST_CURVES]:
-        curves = [curve for curve in answer.rows[place].setting.curves if len(curve.steps) > 1]
-        if curves:
-            steps = sorted(set.intersection(*(set(curve.steps) for curve in curves)))
-            lines = np.array([[dict(zip(c.steps, c.values, strict=True))[step] for step in steps] for c in curves])
-            (line,) = axis.plot(steps, lines.mean(0), label=_name(answer, place), linewidth=1.2)
-            axis.fill_between(steps, lines.min(0), lines.max(0), alpha=0.2, color=line.get_color(), linewidth=0)
-            name = curves[0].name
+    axis, places = axes[0, 0], _best_first(answer)[:MOST_CURVES]
+    curves = {place: answer.rows[place].setting.curve for place in places}
+    for place, curve in curves.items():
+        (line,) = axis.plot(curve.steps, curve.means, label=_name(answer, place), linewidth=1.2)
+        axis.fill_between(curve.steps, curve.lows, curve.highs, alpha=0.2, color=line.get_color(), linewidth=0)
+    name = curves[places[0]].name
     axis.set_xlabel("step")
     axis.set_ylabel(name)
     axis.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=2, fontsize=7)
-    return save(
-        figure, path, f"{name} by step, the mean over seeds in a band from the least to the most; the best settings."
-    )
+    return save(figure, path, f"{name} by step, means over seeds in their 95% intervals; the best settings.")
 
 
 def _maps(answer: Answer, path: Path) -> Figure:

@@ -143,7 +143,6 @@ def _setting(sweep: Sweep, metric: str, names: Sequence[str]) -> Setting:
         costs.append({key: value for key, value in flatten(result).items() if key in COSTS})
     overrides = {key: value for key, value in sweep.plan.cells[names[0]].overrides.items() if key != "seeds"}
     cost = {key: float(np.mean([c[key] for c in costs])) for key in COSTS if costs and all(key in c for c in costs)}
-    curves = [_curve(sweep, name, metric) for name in finished]
     attention = _attention(sweep.cell(finished[0])) if finished else None
     return Setting(
         overrides,
@@ -152,7 +151,7 @@ def _setting(sweep: Sweep, metric: str, names: Sequence[str]) -> Setting:
         "".join(references),
         cost,
         ends,
-        curves,
+        _curve(sweep, finished, metric),
         attention,
     )
 
@@ -166,11 +165,19 @@ def _sentence_scores(cell: Path, metric: str, place: int) -> tuple[np.ndarray | 
         return (found[metric][place], str(found[f"{split}.references"])) if metric in found else (None, "")
 
 
-def _curve(sweep: Sweep, name: str, metric: str) -> Curve:
-    """A cell's metric, or its training loss where that is not logged, by step."""
-    lines = Run(sweep.cell(name), 0.0).metrics()
+def _curve(sweep: Sweep, names: Sequence[str], metric: str) -> Curve:
+    """The metric, or the training loss where that is not logged, at the steps at which every seed has it."""
+    lines = [line for name in names for line in Run(sweep.cell(name), 0.0).metrics()]
     logged = metric if any(metric in line for line in lines) else "train.loss"
-    return Curve(logged, [line["step"] for line in lines if logged in line], [x[logged] for x in lines if logged in x])
+    found: dict[int, dict[int, float]] = {}
+    for line in lines:
+        if logged in line:
+            found.setdefault(line["step"], {})[line["seed"]] = line[logged]
+    most = max(map(len, found.values()), default=0)
+    steps = sorted(step for step, values in found.items() if len(values) == most)
+    ends = [mean_interval([*found[step].values()]) for step in steps]
+    means, lows, highs = (list(column) for column in zip(*ends, strict=True)) if ends else ([], [], [])
+    return Curve(logged, steps, means, lows, highs)
 
 
 def _attention(cell: Path) -> dict[str, Any] | None:
