@@ -1,6 +1,6 @@
 """A sweep's answer: its cells read, its settings compared, and tables, figures and a page written. Nothing is run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,7 @@ def _setting(sweep: Sweep, metric: str, names: Sequence[str]) -> Setting:
         costs.append({key: value for key, value in flatten(result).items() if key in COSTS})
     overrides = {key: value for key, value in sweep.plan.cells[names[0]].overrides.items() if key != "seeds"}
     cost = {key: float(np.mean([c[key] for c in costs])) for key in COSTS if costs and all(key in c for c in costs)}
+    lines = [line for name in finished for line in Run(sweep.cell(name), 0.0).metrics()]
     attention = _attention(sweep.cell(finished[0])) if finished else None
     return Setting(
         overrides,
@@ -151,7 +152,7 @@ def _setting(sweep: Sweep, metric: str, names: Sequence[str]) -> Setting:
         "".join(references),
         cost,
         ends,
-        _curve(sweep, finished, metric),
+        learning_curve(lines, metric),
         attention,
     )
 
@@ -165,9 +166,8 @@ def _sentence_scores(cell: Path, metric: str, place: int) -> tuple[np.ndarray | 
         return (found[metric][place], str(found[f"{split}.references"])) if metric in found else (None, "")
 
 
-def _curve(sweep: Sweep, names: Sequence[str], metric: str) -> Curve:
+def learning_curve(lines: Sequence[Mapping[str, Any]], metric: str) -> Curve:
     """The metric, or the training loss where that is not logged, at the steps at which every seed has it."""
-    lines = [line for name in names for line in Run(sweep.cell(name), 0.0).metrics()]
     logged = metric if any(metric in line for line in lines) else "train.loss"
     found: dict[int, dict[int, float]] = {}
     for line in lines:
