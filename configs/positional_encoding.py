@@ -2,6 +2,7 @@
 
     python launch.py --config=configs/positional_encoding.py:core
     python launch.py --config=configs/positional_encoding.py:smoke
+    python launch.py --config=configs/positional_encoding.py:deeper
     python launch.py --config=configs/positional_encoding.py:text --config.data.path=PATH/input.txt
     python launch.py --config=configs/positional_encoding.py:translation
     python launch.py --config=configs/positional_encoding.py --config.model.positions=alibi --mode=train
@@ -85,7 +86,7 @@ TRAIN = {
 }
 
 ENCODINGS = ("none", "sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "randomized_sinusoidal")
-READING = ("none", "sinusoidal", "rotary", "alibi", "t5")
+PUBLISHED = ("none", "sinusoidal", "rotary", "alibi", "t5")  # whose order is known: Kazemnejad et al. 2023
 TRANSLATING = ("none", "sinusoidal", "learned", "binary", "rotary", "alibi", "t5", "shaw")
 TASKS = ("copy", "reverse", "sort", "last_occurrence")
 
@@ -99,6 +100,7 @@ VARIANTS: dict[str, dict] = {
         "train": {"steps": 100, "log_every": 50, "evaluate_every": 100, "checkpoint_every": 100},
         "data": {"length": 8, "examples": 32, "batch": 16},
     },
+    "deeper": {"seeds": 3, "model": {"layers": 4}},
     "text": {
         "seeds": 3,
         "model": {"layers": 3, "width": 128, "feed_forward": 512, "max_length": 1024},
@@ -140,5 +142,6 @@ def sweep(variant="core"):
     if variant == "translation":
         sides = [grid(f"model.kwargs.{side}_positions", TRANSLATING) for side in ("encoder", "decoder")]
         return product(zipped(*sides), seeds(3))
-    names, tasks = (READING, ("text",)) if variant == "text" else (ENCODINGS, TASKS)
+    names = PUBLISHED if variant in ("deeper", "text") else ENCODINGS
+    tasks = ("text",) if variant == "text" else TASKS
     return product(grid("model.positions", names), grid("data.task", tasks), seeds(VARIANTS[variant]["seeds"]))
