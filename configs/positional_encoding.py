@@ -121,6 +121,7 @@ def get_config(variant="core"):
         {
             "experiment": "positional_encoding",
             "seeds": (0,),
+            "measured_positions": "",  # as trained; or others with the same parameters: rotary:scaling=ntk,factor=4
             **{name: section | VARIANTS[variant].get(name, {}) for name, section in sections.items()},
             "precision": {"matmul": "default", "dtype": "float32", "param_dtype": "float32"},
             "population": POPULATION,

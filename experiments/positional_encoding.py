@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -67,11 +68,31 @@ def open_source(config: ConfigDict, folder: Path | None) -> tuple[Source, Langua
     return source, model
 
 
+def as_measured(config: ConfigDict, model: LanguageModel) -> LanguageModel:
+    """The model with the encoding that it is measured with: `config.measured_positions`, or that of training if empty.
+
+    Raises UserError where the two do not have the same parameters.
+    """
+    name = config.measured_positions or model.positions
+    try:
+        measured = model.clone(positions=name)
+    except ValueError as error:
+        raise UserError(f"config.measured_positions: {error}") from None
+    shapes = [jax.eval_shape(functools.partial(init, one), jax.random.key(0)) for one in (model, measured)]
+    if jax.tree.map(jnp.shape, shapes[0]) != jax.tree.map(jnp.shape, shapes[1]):
+        raise UserError(
+            f"config.measured_positions={name!r} has other parameters than {model.positions!r}, which is trained: "
+            "choose one that has the same."
+        )
+    return measured
+
+
 def together(config: ConfigDict, folder: Path, how: str) -> Together:
     """What runs that differ in seed, task and optimizer share: a source and every program."""
     source, model = open_source(config, folder)
-    attention = jax.jit(functools.partial(model.apply, method="attention"))
-    instruments = Instruments(source.measure(model), attention, _cost(config, source, model))
+    measured = as_measured(config, model)
+    attention = jax.jit(functools.partial(measured.apply, method="attention"))
+    instruments = Instruments(source.measure(measured), attention, _cost(config, source, model))
     task = Task(
         init=functools.partial(init, model),
         loss=_loss(source, model),
@@ -81,7 +102,7 @@ def together(config: ConfigDict, folder: Path, how: str) -> Together:
     )
 
     def finish(configs, runs):
-        return [_finish(config, run, source, model, instruments) for config, run in zip(configs, runs, strict=True)]
+        return [_finish(config, run, source, measured, instruments) for config, run in zip(configs, runs, strict=True)]
 
     return Together(finish, trainer(task, plan_of(config), how), traced=source.traced)
 
@@ -89,7 +110,7 @@ def together(config: ConfigDict, folder: Path, how: str) -> Together:
 def evaluate(config: ConfigDict, run: Run) -> dict:
     """Measure a trained run again."""
     source, model = open_source(config, run.path / "data")
-    measure = source.measure(model)
+    measure = source.measure(as_measured(config, model))
     every = best_variables(config, run, functools.partial(init, model))
     return over_seeds([_measured(source, measure(variables, config)) for variables in every])
 
@@ -102,7 +123,8 @@ def describe(config: ConfigDict) -> Description:
 def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used."""
     check_training(config)
-    open_source(config, None)
+    _, model = open_source(config, None)
+    as_measured(config, model)
 
 
 def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:

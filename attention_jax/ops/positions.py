@@ -94,9 +94,8 @@ def rotate(
     Scores of turned queries and keys depend on i − j alone. `fraction` of the features is turned, the rest stay.
     `scaling` makes room for texts `factor` times `trained_length`: "interpolation" divides positions (Chen et al.
     2023, eq. 4), "ntk" raises the base to base · factor^(f / (f − 2)), and "yarn" interpolates slow pairs alone,
-    with what is turned raised by 0.1 ln factor + 1 (Peng et al. 2023, §3.2–3.4). A model is measured with what it was
-    trained with. Raises ValueError for an odd number of features, another scaling, a `factor` that no scaling uses, and
-    for "yarn" without a trained length.
+    with what is turned raised by 0.1 ln factor + 1 (Peng et al. 2023, §3.2–3.4). Raises ValueError for an odd number of
+    features, another scaling, a `factor` that no scaling uses, and for "yarn" without a trained length.
     """
     turned = round(fraction * x.shape[-1])
     if turned % 2 or not 0 < turned <= x.shape[-1]:
