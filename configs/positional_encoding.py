@@ -121,8 +121,8 @@ def get_config(variant="core"):
         {
             "experiment": "positional_encoding",
             "seeds": (0,),
-            "measured_positions": "",  # as trained; or others with the same parameters: rotary:scaling=ntk,factor=4
             **{name: section | VARIANTS[variant].get(name, {}) for name, section in sections.items()},
+            "evaluate": {"positions": ""},  # as trained; or what has the same parameters: rotary:scaling=ntk,factor=4
             "precision": {"matmul": "default", "dtype": "float32", "param_dtype": "float32"},
             "population": POPULATION,
             "sweep": SWEEP | {"by_default": True, "engine": "processes", "within": ("data.task",)},

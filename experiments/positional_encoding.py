@@ -69,19 +69,19 @@ def open_source(config: ConfigDict, folder: Path | None) -> tuple[Source, Langua
 
 
 def as_measured(config: ConfigDict, model: LanguageModel) -> LanguageModel:
-    """The model with the encoding that it is measured with: `config.measured_positions`, or that of training if empty.
+    """The model with the encoding that it is measured with: `config.evaluate.positions`, or that of training if empty.
 
     Raises UserError where the two do not have the same parameters.
     """
-    name = config.measured_positions or model.positions
+    name = config.evaluate.positions or model.positions
     try:
         measured = model.clone(positions=name)
     except ValueError as error:
-        raise UserError(f"config.measured_positions: {error}") from None
+        raise UserError(f"config.evaluate.positions: {error}") from None
     shapes = [jax.eval_shape(functools.partial(init, one), jax.random.key(0)) for one in (model, measured)]
     if jax.tree.map(jnp.shape, shapes[0]) != jax.tree.map(jnp.shape, shapes[1]):
         raise UserError(
-            f"config.measured_positions={name!r} has other parameters than {model.positions!r}, which is trained: "
+            f"config.evaluate.positions={name!r} has other parameters than {model.positions!r}, which is trained: "
             "choose one that has the same."
         )
     return measured

@@ -147,7 +147,7 @@ def test_sliding_perplexity_is_that_of_single_tokens_with_all_their_context(tmp_
 
 
 def test_what_was_trained_with_one_encoding_is_measured_with_another():
-    config = tiny(model__positions="rotary", measured_positions="rotary:scaling=interpolation,factor=2")
+    config = tiny(model__positions="rotary", evaluate__positions="rotary:scaling=interpolation,factor=2")
     _, model = open_source(config, None)
     measured, variables = as_measured(config, model), init(model, jax.random.key(0))
     tokens, positions = jnp.arange(3, 13)[None], jnp.arange(10)[None]
@@ -169,8 +169,8 @@ def test_a_biass_portrait_falls_with_the_distance_as_it_does():
     ("overrides", "message"),
     [
         ({"model__positions": "learned", "model__max_length": 10}, "max_length: encoding='learned' places up to 10"),
-        ({"measured_positions": "learned"}, "'learned' has other parameters than 'none', which is trained"),
-        ({"measured_positions": "spiral"}, "config.measured_positions: encoding='spiral': choose one of"),
+        ({"evaluate__positions": "learned"}, "'learned' has other parameters than 'none', which is trained"),
+        ({"evaluate__positions": "spiral"}, "config.evaluate.positions: encoding='spiral': choose one of"),
         ({"model__positions": "spiral"}, "config.model: encoding='spiral': choose one of"),
         ({"model__positions": "sinusoidal", "model__width": 9, "model__heads": 3, "model__kv_heads": 3}, "even width"),
         ({"data__task": "last_occurrence", "data__shortest": 1}, "config.data: task='last_occurrence': 1 inputs"),
