@@ -6,7 +6,8 @@
     python launch.py --config=configs/sequence_layers.py:norms
 
 The first measures FLOPs, time, memory, depth and paths beside the formulas. The others are sweeps: layers in a language
-model's place of attention, and in an encoder's; and a layer norm against a batch norm.
+model's place of attention, and in an encoder's; and a layer norm against a batch norm, in small and large batches of
+sentences that are alike in length or not.
 """
 
 from ml_collections import ConfigDict
@@ -28,7 +29,7 @@ def get_config(variant="costs"):
         return positional_encoding.get_config("core")
     config = positional_encoding.get_config("translation")
     if variant == "norms":
-        config.sweep.within = ("data.batch_tokens",)
+        config.sweep.within = ("data.buckets", "data.batch_tokens")
     return config
 
 
@@ -58,5 +59,6 @@ def sweep(variant="costs"):
     if variant == "translation":
         return product(grid("model.kwargs.encoder_mixer", MIXERS), seeds(3))
     if variant == "norms":
-        return product(grid("model.kwargs.norm", ("layer", "batch")), grid("data.batch_tokens", (256, 2048)), seeds(3))
+        batches = product(grid("data.buckets", ((8, 12, 16), (16,))), grid("data.batch_tokens", (256, 2048)))
+        return product(grid("model.kwargs.norm", ("layer", "batch")), batches, seeds(3))
     raise ValueError("the variant costs is a run: leave --mode out. Sweeps are tasks, translation and norms.")

@@ -16,7 +16,8 @@ from attention_jax.runs.experiment import FinishedCell
 from attention_jax.sweeps.cells import place_of
 
 PARTS = ("mean", "low", "high")
-BOUNDS = dict.fromkeys(("token_accuracy", "exact_match", "mrr"), (0.0, 1.0)) | {"bleu": (0.0, 100.0)}
+BOUNDS = dict.fromkeys(("token_accuracy", "exact_match", "mrr"), (0.0, 1.0))
+BOUNDS |= {"bleu": (0.0, 100.0), "kendall_tau": (-1.0, 1.0)}
 
 
 class Measured(NamedTuple):
@@ -91,14 +92,18 @@ def answer(scores: Scores, sign: int, baseline: str) -> dict[str, Any]:
 
 def ranks(scores: Scores, sign: int) -> dict[str, np.ndarray]:
     """Each setting's mean reciprocal rank over the tasks, of each seed that all settings have on all tasks."""
-    tasks = sorted(set.intersection(*(set(tasks) for tasks in scores.values())))
-    if not tasks:
-        return {}
-    seeds = sorted(set.intersection(*(set(found[task]) for found in scores.values() for task in tasks)))
+    tasks, seeds = shared_by_all(scores)
     heights = np.array(
         [[[sign * found[task][seed].height for seed in seeds] for task in tasks] for found in scores.values()]
     )
     return dict(zip(scores, reciprocal_ranks(heights), strict=True)) if heights.size else {}
+
+
+def shared_by_all(scores: Scores) -> tuple[list[str], list[int]]:
+    """The tasks that every setting has, and the seeds that it has on all of these."""
+    tasks = [task for task in tasks_of(scores) if all(task in found for found in scores.values())]
+    seeds = [set(found[task]) for found in scores.values() for task in tasks]
+    return tasks, sorted(set.intersection(*seeds)) if seeds else []
 
 
 def interval(values: Sequence[float] | np.ndarray, measure: str = "") -> dict[str, float]:
@@ -120,7 +125,9 @@ def panels(curves: Mapping[str, Any], measure: str) -> dict[str, dict[str, Line]
     }
 
 
-def order_table(orders: Mapping[str, Any], tasks: Sequence[str], title: str, what: str, height: str) -> Table:
+def order_table(
+    orders: Mapping[str, Any], tasks: Sequence[str], title: str, what: str, height: str, baseline: str
+) -> Table:
     """The settings of every task, best first, with their differences to the baseline."""
     columns = ("task", what, height, "95% from", "to", "difference", "from", "to ", "p, paired t")
     rows = [
@@ -128,7 +135,7 @@ def order_table(orders: Mapping[str, Any], tasks: Sequence[str], title: str, wha
         for task in tasks
         for row in orders[task]
     ]
-    note = "Means over seeds with 95% intervals; differences are to config.sweep.baseline (where empty: the first)."
+    note = "Means over seeds with 95% intervals." + (f" Differences are to {baseline}." if baseline else "")
     return Table(title, columns, rows, note)
 
 

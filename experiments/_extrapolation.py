@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.evaluation.extrapolation import area, kendall
 from attention_jax.modules.mixers import ATTENTION
-from attention_jax.ops.positions import RANDOMIZED, Encoding, Spec, binary
+from attention_jax.ops.positions import Encoding, Spec, binary
 from attention_jax.reports.extrapolation import attention_maps, distance_curves, images, length_curves
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
@@ -27,6 +27,7 @@ from experiments._comparison import (
     panels,
     ranks,
     settings_of,
+    shared_by_all,
     tasks_of,
 )
 
@@ -51,11 +52,14 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, lo
         )
 
     scores = scores_of(lambda member: member["area"][lead])
-    result = answer(scores, sign, baseline_of(config, cells, names))
+    baseline = baseline_of(config, cells, names)
+    result = answer(scores, sign, baseline)
     published = _published(config, scores_of(lambda member: _beyond(config, member["curves"][lead])), sign)
     tables = [
-        _rank_table(result["mrr"], published.get("mrr", {}), lead),
-        order_table(result["orders"], tasks_of(scores), f"{lead} {BEYOND}, by task", "encoding", f"area of {lead}"),
+        _rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(scores)),
+        order_table(
+            result["orders"], tasks_of(scores), f"{lead} {BEYOND}, by task", "encoding", f"area of {lead}", baseline
+        ),
     ]
     result["orders"]["published"] = published
     firsts: dict[str, FinishedCell] = {}
@@ -121,7 +125,7 @@ def _published(config: ConfigDict, scores: Scores, sign: int) -> dict[str, Any]:
     taus = [kendall(of_seed, theirs) for of_seed in zip(*ours.values(), strict=True)]
     return {
         "mrr": {name: {**interval(ours[name], "mrr"), "published": PUBLISHED[name]} for name in common},
-        "kendall_tau": interval(taus),
+        "kendall_tau": interval(taus, "kendall_tau"),
     }
 
 
@@ -137,11 +141,7 @@ def _curve_figure(curves: Mapping, measure: str, config: ConfigDict, lower: Sequ
 
 def _portraits(firsts: Mapping[str, FinishedCell], folder: Path) -> list[Figure]:
     """What the encoding of each setting's first cell looks like once trained, and where it makes attention look."""
-    kept = {
-        name: _load(cell.path / "encoding.npz")
-        for name, cell in firsts.items()
-        if name.removeprefix(RANDOMIZED) not in set(firsts) - {name}  # which looks the same
-    }
+    kept = {name: _load(cell.path / "encoding.npz") for name, cell in firsts.items()}
     matrices = _beside_binary({name: found["matrix"].T for name, found in kept.items() if "matrix" in found})
     heads = [
         (f"{name}, head {head}: {matrix.min() + 0:.2g} to {matrix.max() + 0:.2g}", matrix)
@@ -196,16 +196,18 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         return dict(found)
 
 
-def _rank_table(mrr: Mapping[str, dict], published: Mapping[str, dict], lead: str) -> Table:
+def _rank_table(
+    mrr: Mapping[str, dict], published: Mapping[str, dict], lead: str, over: tuple[list[str], list[int]]
+) -> Table:
     ranked = sorted(mrr.items(), key=lambda item: -item[1]["mean"])
     columns: tuple[str, ...] = ("encoding", "mean", "95% from", "to")
     rows: list[tuple] = [(name, *found.values()) for name, found in ranked]
-    note = ""
+    note = f"Over {', '.join(over[0])}, and seeds {', '.join(map(str, over[1]))}, which all encodings have."
     if published:
         columns += ("among these", "95% from ", "to ", "published")
         rows = [(*row, *published.get(row[0], dict.fromkeys(range(4), "")).values()) for row in rows]
-        note = (
-            f"“Among these”: ranks of {lead} beyond the trained length among the encodings that have a published one, "
+        note += (
+            f" “Among these”: ranks of {lead} beyond the trained length among the encodings that have a published one, "
             "which is of whole outputs that are right."
         )
     return Table(f"Mean reciprocal rank over the tasks, {BEYOND}", columns, rows, note)

@@ -73,6 +73,6 @@ def draw_positions(model: LanguageModel, key: Key[Array, ""], rows: int, length:
 
 
 def logits_of(model: LanguageModel, variables: Variables, tokens: Int[Array, "batch t"]) -> Array:
-    """Logits of every next token; the same tokens always get the same positions."""
+    """Logits of every next token; tokens of one shape always get the same positions."""
     logits: Any = model.apply(variables, tokens, draw_positions(model, jax.random.key(0), *tokens.shape))
     return logits

@@ -1,6 +1,7 @@
 """A text as a language model's source: windows of it, measured with ever more context."""
 
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,15 +33,17 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
         raise UserError(f"config.data.task={data.task!r}: a text has one task, {TASK!r}.")
     contexts = tuple(sorted({round(factor * data.length) for factor in data.factors}))
     if folder is None:
-        nothing = np.zeros(contexts[-1] + data.sampled + data.length + 1, np.uint16)
+        nothing = np.zeros(math.lcm(*contexts) + data.length + 2, np.uint16)
         text = Text(nothing, nothing, data.vocabulary)
     else:
         text = load_text(folder, data.path, data.tokenizer, data.vocabulary, data.held_out, data.seed)
-    for name, tokens, least in (("train", text.train, data.length + 1), ("held_out", text.held_out, contexts[-1] + 2)):
+    needed = (("train", text.train, data.length + 1), ("held_out", text.held_out, math.lcm(*contexts) + 2))
+    for name, tokens, least in needed:
         if len(tokens) < least:
             raise UserError(
                 f"config.data.path={data.path!r}: its {name} part has {len(tokens):,} tokens, and {least:,} are needed "
-                "for one context. Give a longer text, or lower --config.data.length or factors."
+                f"for whole windows of {', '.join(map(str, contexts))}. Give a longer text, or lower "
+                "--config.data.length or factors."
             )
     starts = np.arange(0, len(text.train) - data.length, max(data.length // STRIDE, 1))
     windows = jnp.asarray(text.train[starts[:, None] + np.arange(data.length + 1)], jnp.int32)
@@ -70,7 +73,8 @@ def _measure(data: ConfigDict, tokens: np.ndarray, contexts: tuple[int, ...], mo
     `data.sampled` tokens drawn alike, each with all of its context: what side by side gains by that alone is not there.
     """
     longest = contexts[-1]
-    whole = max(min(data.evaluated, len(tokens) - 1) // longest, 1) * longest
+    stretch = math.lcm(*contexts)  # so that windows of every length cover the same tokens
+    whole = max(min(data.evaluated, len(tokens) - 1) // stretch, 1) * stretch
     last = np.sort(np.random.default_rng(data.seed).integers(longest, len(tokens), data.sampled))
 
     @functools.partial(jax.jit, static_argnums=3)

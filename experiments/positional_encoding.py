@@ -28,6 +28,7 @@ from attention_jax.training.loop import Task, trainer
 from attention_jax.training.state import Variables
 from experiments._algorithmic import open_algorithmic
 from experiments._common import DYNAMIC, check_training, description_of, pace
+from experiments._comparison import BOUNDS
 from experiments._extrapolation import conclude, name_of, portrait
 from experiments._language_model import Curves, Source, build, draw_positions, init, loss
 from experiments._text import open_text
@@ -60,24 +61,21 @@ def open_source(config: ConfigDict, folder: Path | None) -> tuple[Source, Langua
         raise UserError(f"config.data.source={config.data.source!r}: choose one of {', '.join(SOURCES)}.")
     source = SOURCES[config.data.source](config, folder)
     model = build(config, source.vocabulary)
-    encoding = model.new_encoding()
-    try:
-        require_room(config.model.positions, encoding.record, encoding.sizes, source.places)
-    except ValueError as error:
-        raise UserError(f"config.data.factors={config.data.factors}, config.model.max_length: {error}") from None
+    _require_room(config, model, source)
     return source, model
 
 
-def as_measured(config: ConfigDict, model: LanguageModel) -> LanguageModel:
+def as_measured(config: ConfigDict, source: Source, model: LanguageModel) -> LanguageModel:
     """The model with the encoding that it is measured with: `config.evaluate.positions`, or that of training if empty.
 
-    Raises UserError where the two do not have the same parameters.
+    Raises UserError where the two do not have the same parameters, or the longest text has no room.
     """
     name = config.evaluate.positions or model.positions
     try:
         measured = model.clone(positions=name)
     except ValueError as error:
         raise UserError(f"config.evaluate.positions: {error}") from None
+    _require_room(config, measured, source)
     shapes = [jax.eval_shape(functools.partial(init, one), jax.random.key(0)) for one in (model, measured)]
     if jax.tree.map(jnp.shape, shapes[0]) != jax.tree.map(jnp.shape, shapes[1]):
         raise UserError(
@@ -87,10 +85,18 @@ def as_measured(config: ConfigDict, model: LanguageModel) -> LanguageModel:
     return measured
 
 
+def _require_room(config: ConfigDict, model: LanguageModel, source: Source) -> None:
+    encoding = model.new_encoding()
+    try:
+        require_room(model.positions, encoding.record, encoding.sizes, source.places)
+    except ValueError as error:
+        raise UserError(f"config.data.factors={config.data.factors}, config.model.max_length: {error}") from None
+
+
 def together(config: ConfigDict, folder: Path, how: str) -> Together:
     """What runs that differ in seed, task and optimizer share: a source and every program."""
     source, model = open_source(config, folder)
-    measured = as_measured(config, model)
+    measured = as_measured(config, source, model)
     attention = jax.jit(functools.partial(measured.apply, method="attention"))
     instruments = Instruments(source.measure(measured), attention, _cost(config, source, model))
     task = Task(
@@ -110,7 +116,7 @@ def together(config: ConfigDict, folder: Path, how: str) -> Together:
 def evaluate(config: ConfigDict, run: Run) -> dict:
     """Measure a trained run again."""
     source, model = open_source(config, run.path / "data")
-    measure = source.measure(as_measured(config, model))
+    measure = source.measure(as_measured(config, source, model))
     every = best_variables(config, run, functools.partial(init, model))
     return over_seeds([_measured(source, measure(variables, config)) for variables in every])
 
@@ -123,8 +129,7 @@ def describe(config: ConfigDict) -> Description:
 def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used."""
     check_training(config)
-    _, model = open_source(config, None)
-    as_measured(config, model)
+    as_measured(config, *open_source(config, None))
 
 
 def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
@@ -136,6 +141,7 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     for measure, found in result["curves"].items():
         lengths, means = np.array([*map(int, found)]), np.array([*found.values()])
         ends = np.array([intervals.get(measure, {}).get(length, (mean, mean)) for length, mean in found.items()])
+        ends = np.clip(ends, *BOUNDS.get(measure, (None, None)))
         curves[measure] = {name: (lengths, means, *ends.T)}
     drawn = length_curves(curves, source.trained, folder / "extrapolation.png")
     with np.load(run.path / "attention.npz") as kept:

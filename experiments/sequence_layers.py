@@ -135,6 +135,8 @@ LAYERS = {
 
 def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used."""
+    if not config.layers:
+        raise UserError(f"config.layers=(): choose of {', '.join(LAYERS)}.")
     for name in config.layers:
         if name not in LAYERS:
             raise UserError(f"config.layers: no layer {name!r}: choose of {', '.join(LAYERS)}.")
@@ -144,8 +146,10 @@ def check(config: ConfigDict) -> None:
         if config[name] < 1:
             raise UserError(f"config.{name}={config[name]}: needs 1 or more.")
     for name in ("lengths", "widths"):
-        if len(config[name]) < 3 or min(config[name]) < 2:
-            raise UserError(f"config.{name}={config[name]}: needs three or more, each 2 or more, to fit exponents.")
+        if len(set(config[name])) < 3 or min(config[name]) < 2:
+            raise UserError(
+                f"config.{name}={config[name]}: needs three or more different ones, each 2 or more, to fit exponents."
+            )
 
 
 def together(config: ConfigDict, folder: Path, how: str) -> Together:
@@ -179,7 +183,8 @@ def _rows(sizes: Sequence[Sizes], found: Sequence[Mapping[str, float]]) -> list[
     return [{**one._asdict(), **row} for one, row in zip(sizes, found, strict=True)]
 
 
-MEASURED = ("flops", "depth", "seconds", "bytes")
+DRAWN = ("flops", "depth", "seconds", "bytes")
+MEASURED = (*DRAWN, "compiled_flops")
 
 
 def _costs(layer: SequenceLayer, sizes: Sizes, config: ConfigDict) -> dict[str, float]:
@@ -189,6 +194,7 @@ def _costs(layer: SequenceLayer, sizes: Sizes, config: ConfigDict) -> dict[str, 
     spent, run = cost(program, params, x), jax.jit(program)
     return {
         "flops": spent.flops,
+        "compiled_flops": spent.compiled_flops,
         "formula": layer.flops(sizes),
         "depth": depth(program, params, x),
         "seconds": _least_seconds(run, (params, x), config.repeats),
@@ -197,7 +203,7 @@ def _costs(layer: SequenceLayer, sizes: Sizes, config: ConfigDict) -> dict[str, 
 
 
 def _applied(layer: SequenceLayer, sizes: Sizes, params: Any, x: Array) -> Array:
-    return layer.apply(params, x, sizes, 1)
+    return layer.apply(params, x, sizes, layer.dilations(sizes)[-1])
 
 
 def _least_seconds(run: Callable, arguments: tuple, repeats: int) -> float:
@@ -261,12 +267,12 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     """Costs against n at the largest d and against d at the largest n, and how dependence spreads."""
     folder = run.subfolder("figures")
     series = {
-        name: {what: np.array([row[what] for row in rows]) for what in ("n", "d", *MEASURED)}
+        name: {what: np.array([row[what] for row in rows]) for what in ("n", "d", *DRAWN)}
         for name, rows in result["costs"].items()
     }
     fixed = {"n": config.lengths[-1], "d": config.widths[-1]}
     return [
-        cost_curves(series, fixed, MEASURED, folder / "costs.png"),
+        cost_curves(series, fixed, DRAWN, folder / "costs.png"),
         reach_curves(result["reach"], config.lengths[-1], folder / "reach.png"),
     ]
 
@@ -283,6 +289,7 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
                 name,
                 layer.compute,
                 _shown(powers["flops"]),
+                _shown(powers["compiled_flops"]),
                 _shown(powers["seconds"]),
                 _shown(powers["bytes"]),
                 layer.sequential,
@@ -295,6 +302,7 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
         "layer",
         "compute",
         "FLOPs",
+        "compiler's count",
         "seconds",
         "bytes",
         "sequential",
@@ -302,7 +310,11 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
         "path",
         f"at n = {config.lengths[-1]}",
     )
-    note = "Powers of n and d fitted to all lengths and widths, with 95% intervals; paths are counted from Jacobians."
+    note = (
+        "Powers of n and d fitted to all lengths and widths, with 95% intervals. FLOPs are of matrix products, a "
+        "loop's body as often as it runs; the compiler's count has elementwise work too, and a loop's body once. "
+        "Paths are counted from Jacobians."
+    )
     return [Table("What each layer costs, measured beside the formulas", columns, rows, note)]
 
 

@@ -122,7 +122,7 @@ def _folded(modulus: int) -> Callable[..., Drawn]:
 
 
 def _last_occurrence(key: Array, length: Array, longest: int, symbols: int) -> Drawn:
-    """Half as many look-ups as inputs: each gives a symbol, and asks what followed it the last time it was seen."""
+    """Half as many look-ups as inputs: each gives a symbol, and asks what followed it the last time something did."""
     key_x, key_asked = jax.random.split(key)
     x, places = _symbols(key_x, longest, symbols), jnp.arange(longest)
     asked = x[jax.random.randint(key_asked, (longest,), 0, length - 1)]

@@ -9,7 +9,7 @@ from attention_jax.errors import UserError
 
 HOW_TO_GET = (
     "Sentence pairs of many languages, one tab-separated pair a line, are at https://www.manythings.org/anki/ "
-    "(fra-eng.zip holds fra.txt)"
+    "(fra-eng.zip holds fra.txt); then set --config.data.path."
 )
 
 
@@ -108,14 +108,14 @@ def _count_lines(path: Path) -> int:
         return sum(1 for _ in file)
 
 
-def require_file(path: Path) -> None:
+def require_file(path: Path, advice: str = HOW_TO_GET) -> None:
     """Raise UserError where there is no file, or nothing in it."""
     if path.is_dir():
         raise UserError(f"{path}: a folder: name the file in it with --config.data.path.")
     if not path.is_file():
-        raise UserError(f"{path}: no such file. {HOW_TO_GET}; then set --config.data.path.")
+        raise UserError(f"{path}: no such file. {advice}")
     if path.stat().st_size == 0:
-        raise UserError(f"{path}: the file is empty. {HOW_TO_GET}.")
+        raise UserError(f"{path}: the file is empty. {advice}")
 
 
 def _read_embedded(config: DataConfig, name: str, bad_lines: BadLines) -> Iterator[Pair]:

@@ -16,6 +16,7 @@ from attention_jax.data.tokenizers import EOS, SPECIALS, SUBWORDS, UNK, SubwordT
 from attention_jax.errors import UserError
 
 EMBEDDED_SENTENCES = 20_000
+ADVICE = "Any text in UTF-8 does: --config.data.path=FILE; without one, sentences are generated."
 CHARACTERS = "characters"
 TOKENIZERS = (CHARACTERS, *SUBWORDS)
 
@@ -87,7 +88,7 @@ def identify_text(path: str) -> str:
     """What tells a text from others: a digest of its file. Raises UserError where there is none."""
     if not path:
         return "embedded"
-    require_file(Path(path))
+    require_file(Path(path), ADVICE)
     return digest_of(Path(path))
 
 
@@ -102,7 +103,7 @@ def require_usable(tokenizer: str, held_out: float) -> None:
 def _read(path: str, seed: int) -> str:
     if not path:
         return "\n".join(pair.source for pair in sentence_pairs(seed, EMBEDDED_SENTENCES))
-    require_file(Path(path))
+    require_file(Path(path), ADVICE)
     try:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

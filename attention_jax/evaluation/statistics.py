@@ -92,8 +92,12 @@ def fitted_powers(
 ) -> dict[str, list[float]]:
     """Exponents p of value = c Π size^p by least squares on logarithms, each with its interval (Student's t).
 
-    {"n": [p, low, high], …}. A size that does not vary, or a fit without freedom, has no interval: its ends are NaN.
+    {"n": [p, low, high], …}. A fit without freedom has no interval: its ends are NaN. Raises ValueError for a size that
+    does not vary, whose exponent nothing tells.
     """
+    for name, size in sizes.items():
+        if len(set(size)) < 2:
+            raise ValueError(f"{name} is {size[0]} everywhere: no exponent can be fitted to it.")
     columns = np.log(np.array([*sizes.values()], np.float64).T)
     design = np.concatenate([np.ones((len(columns), 1)), columns], axis=1)
     target = np.log(np.asarray(values, np.float64))

@@ -69,7 +69,7 @@ class LanguageModel(nn.Module, kw_only=True):
 
     @property
     def spec(self) -> LayerSpec:
-        return LayerSpec.of(self)
+        return LayerSpec.of(self, self.mixer)
 
     def new_encoding(self) -> PositionEncoding:
         """The encoding that `positions` names, without parameters yet."""

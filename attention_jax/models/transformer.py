@@ -69,11 +69,11 @@ class Transformer(nn.Module, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         require_choice("shared", self.shared, SHARED)
-        self.spec._replace(mixer=self.encoder_mixer).check()
         for site in SITES:
+            self._spec(site).check()
             if self._encoding(site).record.sample_positions:
-                text = getattr(self, f"{site}_positions")
-                raise ValueError(f"{site}_positions={text!r}: positions are drawn for whole texts, which it never has.")
+                name = self._positions(site)
+                raise ValueError(f"{site}_positions={name!r}: only a language model draws positions at random.")
         if self.shared == "all" and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(
                 f"shared='all' needs one vocabulary, and there are {self.source_vocabulary:,} and "
@@ -96,20 +96,11 @@ class Transformer(nn.Module, kw_only=True):
             self.logits = nn.Dense(self.target_vocabulary, dtype=self.dtype, param_dtype=self.param_dtype)
         self.encoder_encoding, self.decoder_encoding = map(self._encoding, SITES)
         own = self.encoder_encoding.of_layers(self.encoder_layers), self.decoder_encoding.of_layers(self.decoder_layers)
-        mixing = self.spec._replace(mixer=self.encoder_mixer)
-        self.encoders = [EncoderLayer(mixing, one, name=f"encoder_{layer}") for layer, one in enumerate(own[0])]
-        self.decoders = [DecoderLayer(self.spec, one, name=f"decoder_{layer}") for layer, one in enumerate(own[1])]
+        encoding, decoding = map(self._spec, SITES)
+        self.encoders = [EncoderLayer(encoding, one, name=f"encoder_{layer}") for layer, one in enumerate(own[0])]
+        self.decoders = [DecoderLayer(decoding, one, name=f"decoder_{layer}") for layer, one in enumerate(own[1])]
         if self.norm_first:
             self.encoder_norm, self.decoder_norm = (Norm(self.norm, self.param_dtype) for _ in range(2))
-
-    @property
-    def mixer(self) -> str:
-        """The decoder's layers attend."""
-        return ATTENTION
-
-    @property
-    def spec(self) -> LayerSpec:
-        return LayerSpec.of(self)
 
     @property
     def room(self) -> int | None:
@@ -117,8 +108,14 @@ class Transformer(nn.Module, kw_only=True):
         places = [encoding.record.max_length(encoding.sizes) for encoding in map(self._encoding, SITES)]
         return min((most for most in places if most is not None), default=None)
 
+    def _spec(self, site: str) -> LayerSpec:
+        return LayerSpec.of(self, self.encoder_mixer if site == "encoder" else ATTENTION)
+
+    def _positions(self, site: str) -> str:
+        return getattr(self, f"{site}_positions")
+
     def _encoding(self, site: str) -> PositionEncoding:
-        return self.spec.encoding(getattr(self, f"{site}_positions"), site, self.max_length)
+        return self._spec(site).encoding(self._positions(site), site, self.max_length)
 
     def __call__(
         self,
@@ -167,7 +164,7 @@ class Transformer(nn.Module, kw_only=True):
         places = Places(cache.cursor[:, None], jnp.arange(room)[None])
         valid = jnp.ones((len(tokens), 1), bool)
         written = []
-        x = self._embed(self.target_embedding, tokens[:, None], self.decoder_encoding, places.queries, None, 1)
+        x = self._embed(self.target_embedding, tokens[:, None], "decoder", places.queries, None)
         for layer, held, memory in zip(self.decoders, cache.state, cache.memory.layers, strict=True):
             reading = Reading(causal_mask(1, room, cache.cursor), places, into_cache(held, cache.cursor))
             x, held, _ = layer(x, valid, reading, memory, valid_lens_mask(cache.memory.lengths, memory.key.shape[-2]))
@@ -178,7 +175,7 @@ class Transformer(nn.Module, kw_only=True):
         valid = jnp.arange(source.shape[-1])[None, :] < lengths[:, None]
         table = self.target_embedding if self.shared == "all" else self.source_embedding
         places = _in_order(source)
-        x = self._embed(table, source, self.encoder_encoding, places.queries, dropout, 0)
+        x = self._embed(table, source, "encoder", places.queries, dropout)
         found = []
         for index, layer in enumerate(self.encoders):
             x, _, weights = layer(x, valid, Reading(valid[:, None], places), dropout and dropout.fold(1000 + index))
@@ -190,7 +187,7 @@ class Transformer(nn.Module, kw_only=True):
     def _teach(self, memory: Memory, inputs: Array, dropout: Dropout | None) -> tuple[Array, list[dict[str, Array]]]:
         valid = (inputs != PADDING) & (memory.lengths > 0)[:, None]
         reading = Reading(causal_mask(inputs.shape[-1], inputs.shape[-1]), _in_order(inputs))
-        x = self._embed(self.target_embedding, inputs, self.decoder_encoding, reading.places.queries, dropout, 1)
+        x = self._embed(self.target_embedding, inputs, "decoder", reading.places.queries, dropout)
         found = []
         for index, (layer, keys_values) in enumerate(zip(self.decoders, memory.layers, strict=True)):
             x, _, weights = layer(
@@ -204,20 +201,13 @@ class Transformer(nn.Module, kw_only=True):
             found.append(weights)
         return self._logits(x, valid, dropout is not None), found
 
-    def _embed(
-        self,
-        table: nn.Embed,
-        tokens: Array,
-        encoding: PositionEncoding,
-        positions: Array,
-        dropout: Dropout | None,
-        place: int,
-    ) -> Array:
-        require_room("positions", encoding.record, encoding.sizes, tokens.shape[-1])
+    def _embed(self, table: nn.Embed, tokens: Array, site: str, positions: Array, dropout: Dropout | None) -> Array:
+        encoding = self.encoder_encoding if site == "encoder" else self.decoder_encoding
+        require_room(self._positions(site), encoding.record, encoding.sizes, tokens.shape[-1])
         x = table(tokens) * math.sqrt(self.width)
         if encoding.record.add:
             x = encoding.add(x, positions)
-        return drop(x, self.spec.site(dropout, "embeddings", place))
+        return drop(x, self._spec(site).site(dropout, "embeddings", SITES.index(site)))
 
     def _logits(self, x: Array, valid: Bool[Array, "batch t"], is_training: bool) -> Float[Array, "batch t v"]:
         if self.norm_first:

@@ -47,9 +47,9 @@ class LayerSpec(NamedTuple):
     param_dtype: jnp.dtype
 
     @classmethod
-    def of(cls, model: Any) -> "LayerSpec":
-        """The fields of a model that are its layers'."""
-        return cls(**{name: getattr(model, name) for name in cls._fields})
+    def of(cls, model: Any, mixer: str) -> "LayerSpec":
+        """The fields of a model that are its layers', and what mixes in them."""
+        return cls(mixer=mixer, **{name: getattr(model, name) for name in cls._fields if name != "mixer"})
 
     @property
     def types(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from attention_jax.ops.encoding import Encoding, Spec, require_least
+from attention_jax.ops.encoding import Encoding, Spec
 from attention_jax.ops.relative import alibi, fire, kerple, shaw, t5
 from attention_jax.ops.relative import alibi_slopes as alibi_slopes  # with those here, what others may want
 from attention_jax.ops.relative import t5_bucket as t5_bucket
@@ -70,9 +70,8 @@ def _init_learned(key: Key[Array, ""], spec: Spec) -> dict[str, Array]:
 
 
 def _add_learned(params: Any, x: Array, positions: Array) -> Array:
-    found = jnp.take(
-        params["table"], positions, axis=0, mode="fill", fill_value=jnp.nan
-    )  # past the table: never silently wrong
+    is_known = (positions >= 0) & (positions < len(params["table"]))
+    found = jnp.where(is_known[..., None], params["table"][positions], jnp.nan)  # off the table: never silently wrong
     return jnp.add(*align_ranks(x, found.astype(x.dtype)))
 
 
@@ -95,17 +94,21 @@ def rotate(
     `scaling` makes room for texts `factor` times `trained_length`: "interpolation" divides positions (Chen et al.
     2023, eq. 4), "ntk" raises the base to base · factor^(f / (f − 2)), and "yarn" interpolates slow pairs alone,
     with what is turned raised by 0.1 ln factor + 1 (Peng et al. 2023, §3.2–3.4). Raises ValueError for an odd number of
-    features, another scaling, a `factor` that no scaling uses, and for "yarn" without a trained length.
+    features, another scaling, a `factor` or trained length that it does not use, and for "yarn" without the latter.
     """
     turned = round(fraction * x.shape[-1])
-    if turned % 2 or not 0 < turned <= x.shape[-1]:
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction={fraction}: a share of the features, more than 0 and at most 1.")
+    if turned % 2 or not turned:
         raise ValueError(f"rotary: {turned} of {x.shape[-1]} features: they turn in pairs, so that it must be even.")
+    if base <= 0:
+        raise ValueError(f"base={base}: needs a number more than 0.")
     if scaling not in SCALINGS:
         raise ValueError(f"scaling={scaling!r}: choose one of {', '.join(SCALINGS)}.")
     if factor <= 0 or (scaling == "none" and factor != 1):
         raise ValueError(f"factor={factor}, scaling={scaling!r}: a factor is more than 0, and goes with a scaling.")
-    if scaling == "yarn" and trained_length < 1:
-        raise ValueError("scaling='yarn' needs trained_length, the longest text without it.")
+    if (scaling == "yarn") != (trained_length > 0):
+        raise ValueError(f"trained_length={trained_length}, scaling={scaling!r}: yarn alone needs it, and needs it.")
     speeds, gain = SCALINGS[scaling](turned, base, factor, trained_length)
     angle = _angles(positions, speeds)
     x_pairs = x[..., :turned].astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
@@ -141,7 +144,8 @@ def randomized(encoding: Encoding, longest: int = 2048) -> Encoding:
 
     A text is then placed as texts up to `longest` would be, though none so long was seen.
     """
-    require_least(longest=(longest, 1))
+    if not isinstance(longest, int) or longest < 1:
+        raise ValueError(f"longest={longest!r}: needs a whole number, 1 or more.")
 
     def sample_positions(key, length):
         if length > longest:
@@ -189,7 +193,9 @@ def make_encoding(text: str, **options: Any) -> Encoding:
     try:
         found = BUILDERS[base](**options)
         return found if base == name else randomized(found, **wrapped)
-    except (TypeError, ValueError) as error:
+    except TypeError as error:
+        raise ValueError(f"encoding={text!r}: {base} {str(error).partition('() ')[2] or error}.") from None
+    except ValueError as error:
         raise ValueError(f"encoding={text!r}: {error}") from None
 
 

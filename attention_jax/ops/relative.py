@@ -148,7 +148,7 @@ def kerple(form: str) -> Encoding:
 
     def bias(params, query, query_positions, key_positions):
         del query
-        r1, r2 = (jnp.maximum(params[name], 1e-2)[:, None, None] for name in ("r1", "r2"))
+        r1, r2 = (_at_least(1e-2, params[name])[:, None, None] for name in ("r1", "r2"))
         distance = _distance(query_positions, key_positions)
         r1, r2, distance = align_ranks(r1, r2, distance)
         if form == "log":
@@ -157,3 +157,8 @@ def kerple(form: str) -> Encoding:
         return jnp.where(is_near, 0.0, -r1 * jnp.where(is_near, 1.0, distance) ** jnp.minimum(r2, 2.0))
 
     return Encoding(init=init, bias=bias)
+
+
+def _at_least(bound: float, parameter: Array) -> Array:
+    """The parameter, or the bound where it is below, with gradients that bring it back."""
+    return parameter + jax.lax.stop_gradient(jnp.maximum(parameter, bound) - parameter)

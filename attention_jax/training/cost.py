@@ -13,17 +13,20 @@ from jax.extend import core
 
 
 class Cost(NamedTuple):
-    """FLOPs of one call and the bytes that the compiled program needs at once."""
+    """FLOPs of one call, as counted here and by the compiler, and the bytes that the program needs at once."""
 
     flops: float
+    compiled_flops: float  # elementwise work too, and the body of a loop once
     bytes: int
 
 
 def cost(program: Callable, *arguments: Any) -> Cost:
     """The cost of `program(*arguments)`; arguments may be `jax.ShapeDtypeStruct`s."""
-    memory: Any = jax.jit(program).lower(*arguments).compile().memory_analysis()
+    compiled = jax.jit(program).lower(*arguments).compile()
+    memory: Any = compiled.memory_analysis()
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    return Cost(flops(program, *arguments), used - memory.alias_size_in_bytes)
+    found: Any = compiled.cost_analysis()
+    return Cost(flops(program, *arguments), found.get("flops", math.nan), used - memory.alias_size_in_bytes)
 
 
 def flops(program: Callable, *arguments: Any) -> float:

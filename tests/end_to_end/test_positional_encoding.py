@@ -146,10 +146,23 @@ def test_sliding_perplexity_is_that_of_single_tokens_with_all_their_context(tmp_
         assert found["perplexity_sliding"][str(context)] == pytest.approx(float(np.exp(losses.mean())), rel=1e-4)
 
 
+def test_windows_side_by_side_cover_the_same_tokens_at_every_length(tmp_path):
+    config = tiny("text", model__positions="alibi", data__factors=(1.0, 1.5))
+    source, model = open_source(config, tmp_path / "data")
+    variables = init(model, jax.random.key(0))
+    found = source.measure(model)(variables, config)
+    text = np.load(tmp_path / "data" / "held_out.npy").astype(np.int32)[:241]  # five stretches of 48 in 256 tokens
+    for context in (16, 24):
+        windows = text[np.arange(0, 240, context)[:, None] + np.arange(context + 1)]
+        losses = -jax.nn.log_softmax(model.apply(variables, windows[:, :-1]))
+        chosen = np.take_along_axis(np.asarray(losses), windows[:, 1:, None], -1)
+        assert found["perplexity"][str(context)] == pytest.approx(float(np.exp(chosen.mean())), rel=1e-4)
+
+
 def test_what_was_trained_with_one_encoding_is_measured_with_another():
     config = tiny(model__positions="rotary", evaluate__positions="rotary:scaling=interpolation,factor=2")
-    _, model = open_source(config, None)
-    measured, variables = as_measured(config, model), init(model, jax.random.key(0))
+    source, model = open_source(config, None)
+    measured, variables = as_measured(config, source, model), init(model, jax.random.key(0))
     tokens, positions = jnp.arange(3, 13)[None], jnp.arange(10)[None]
     trained = model.apply(variables, tokens, positions)
     np.testing.assert_allclose(measured.apply(variables, tokens, 2 * positions), trained, rtol=1e-4, atol=1e-5)
@@ -170,6 +183,7 @@ def test_a_biass_portrait_falls_with_the_distance_as_it_does():
     [
         ({"model__positions": "learned", "model__max_length": 10}, "max_length: encoding='learned' places up to 10"),
         ({"evaluate__positions": "learned"}, "'learned' has other parameters than 'none', which is trained"),
+        ({"evaluate__positions": "randomized_sinusoidal:longest=20"}, "places up to 20 words, not 25"),
         ({"evaluate__positions": "spiral"}, "config.evaluate.positions: encoding='spiral': choose one of"),
         ({"model__positions": "spiral"}, "config.model: encoding='spiral': choose one of"),
         ({"model__positions": "sinusoidal", "model__width": 9, "model__heads": 3, "model__kv_heads": 3}, "even width"),

@@ -25,6 +25,11 @@ def test_counted_flops_are_the_formulas_and_so_are_their_exponents(measured, nam
     assert [powers["n"][0], powers["d"][0]] == pytest.approx(EXPONENTS[name])
 
 
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "gru"])
+def test_the_compiler_counts_no_less_where_there_is_no_loop(measured, name):
+    assert all(row["flops"] <= row["compiled_flops"] for row in measured["costs"][name])
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_only_recurrence_grows_deeper_with_the_sequence(measured, name):
     depth = measured["exponents"][name]["depth"]
@@ -48,6 +53,8 @@ def test_dilation_shortens_paths(measured):
         ("layers", ("mlp",), "config.layers: no layer 'mlp': choose of self_attention"),
         ("kernel", 4, "config.kernel=4: needs an odd number"),
         ("lengths", (8, 16), "config.lengths=.*three or more"),
+        ("widths", (8, 8, 8), "config.widths=.*three or more different"),
+        ("layers", (), "config.layers=.*choose of"),
         ("reach", 0, "config.reach=0: needs 1 or more"),
     ],
 )

@@ -80,5 +80,7 @@ def test_powers_are_found_again_and_noise_widens_their_intervals(random):
     exact = 3.0 * sizes["n"] ** 2.0 * sizes["d"] ** 0.5
     found = fitted_powers(sizes, exact)
     np.testing.assert_allclose([found["n"], found["d"]], [[2] * 3, [0.5] * 3], atol=1e-6)
+    with pytest.raises(ValueError, match="d is 8 everywhere"):
+        fitted_powers({"n": [1, 2, 4], "d": [8, 8, 8]}, [1, 2, 4])
     low, high = fitted_powers(sizes, exact * np.exp(0.1 * random.normal(size=12)))["n"][1:]
     assert low < 2 < high

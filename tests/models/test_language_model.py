@@ -133,6 +133,30 @@ def test_what_does_not_fit_is_refused_by_name(more, message):
         LanguageModel(**SIZES | {"positions": "none"} | more)
 
 
+@pytest.mark.parametrize("name", [name for name in BUILDERS if name != "learned"])
+def test_a_text_may_be_longer_than_any_table_where_an_encoding_has_none(name):
+    module, variables = make(name)
+    apply, longer = jax.jit(module.apply), jnp.tile(TOKENS, (1, 7))
+    assert longer.shape[1] > 3 * SIZES["max_length"]
+    assert np.isfinite(apply(variables, longer)).all()
+    positions = jnp.arange(6)[None]
+    assert np.isfinite(apply(variables, TOKENS, 10_000 + positions)).all()
+
+
+@pytest.mark.parametrize("name", ["rotary", "alibi", "t5", "none"])
+def test_values_know_no_positions(name):
+    module, variables = make(name)
+    alone = [module.apply(variables, TOKENS[:, :1], jnp.full((2, 1), place)) for place in (0, 7)]
+    np.testing.assert_allclose(*alone, rtol=1e-4, atol=1e-5)  # what attends to itself alone reads its value
+
+
+def test_positions_off_a_learned_table_are_never_silently_another():
+    module, variables = make("learned")
+    for place in (-1, SIZES["max_length"]):
+        logits = jax.jit(module.apply)(variables, TOKENS, POSITIONS.at[:, 2].set(place))
+        assert np.isnan(logits).all()
+
+
 def test_segments_are_refused_where_nothing_would_keep_them_apart():
     module, variables = make("none", mixer="gru")
     with pytest.raises(ValueError, match="mixer='gru' reads each row as one text"):

@@ -107,6 +107,11 @@ def test_rows_without_a_sentence_leave_no_trace_in_the_moments():
         ({"kv_heads": 3}, "kv_heads=3 must divide heads"),
         ({"width": 9, "heads": 3, "kv_heads": 3}, "encoding=.sinusoidal. needs an even width, not 9"),
         ({"shared": "all"}, "there are 11 and 13 entries: set data.joint_vocabulary=True"),
+        ({"encoder_mixer": "gru", "encoder_positions": "alibi"}, "is of attention.s scores, and mixer=.gru. has none"),
+        (
+            {"decoder_positions": "randomized_alibi"},
+            "decoder_positions=.randomized_alibi.: only a language model draws",
+        ),
         ({"norm": "group"}, "norm='group': choose one of layer, rms, batch"),
         ({"encoder_layers": 0}, "encoder_layers=0: needs 1 or more"),
     ],

@@ -210,6 +210,16 @@ def test_kerple_is_its_formula_and_its_gradients_are_finite(name, form):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.parametrize("name", ["kerple_log", "kerple_power"])
+def test_a_slope_of_kerples_that_fell_below_zero_is_the_least_one_and_can_come_back(name):
+    encoding, place, query = ENCODINGS[name], jnp.arange(4)[None], jnp.zeros((1, 3, 4, 4))
+    below, least = ({key: jnp.full(3, value) for key in ("r1", "r2")} for value in (-0.5, 0.01))
+    bias = lambda params: encoding.bias(params, query, place, place)  # noqa: E731
+    np.testing.assert_allclose(bias(below), bias(least), rtol=1e-5)
+    gradient = jax.grad(lambda params: bias(params).sum())(below)
+    assert all((leaf != 0).all() for leaf in jax.tree.leaves(gradient))
+
+
 @pytest.mark.parametrize("name", ["sinusoidal", "alibi", "rotary", "learned"])
 def test_randomized_positions_rise_and_stay_below_the_longest(name):
     encoding = make_encoding(f"randomized_{name}", longest=50)
@@ -253,7 +263,7 @@ def test_what_cannot_extrapolate_is_refused_by_name():
     [
         (lambda: make_encoding("spiral"), "encoding='spiral': choose one of none, sinusoidal, learned"),
         (lambda: make_encoding("randomized_none"), "choose one of"),
-        (lambda: make_encoding("alibi", slope=2), "encoding='alibi': .*slope"),
+        (lambda: make_encoding("alibi", slope=2), "encoding='alibi': alibi got an unexpected keyword argument 'slope'"),
         (
             lambda: require_usable("alibi", ENCODINGS["alibi"], "cross", SPEC),
             "not defined in the cross, but in: encoder, decoder",
@@ -267,6 +277,10 @@ def test_what_cannot_extrapolate_is_refused_by_name():
             "even head_size, not 5",
         ),
         (lambda: rotate(jnp.zeros((2, 5)), jnp.arange(2)), "5 of 5 features: they turn in pairs"),
+        (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), fraction=2), "fraction=2: a share of the features"),
+        (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), base=-1), "base=-1: needs a number more than 0"),
+        (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), trained_length=9), "trained_length=9, scaling='none'"),
+        (lambda: make_encoding("randomized_alibi:longest=20.5"), "longest=20.5: needs a whole number"),
         (lambda: make_encoding("randomized_alibi:longest=x"), "encoding='randomized_alibi:longest=x': longest='x'"),
         (lambda: make_encoding("shaw:clip=0"), "encoding='shaw:clip=0': clip=0: needs a number, 1 or more"),
         (lambda: make_encoding("t5:num_buckets=2"), "num_buckets=2: needs a number, 4 or more"),
@@ -275,7 +289,7 @@ def test_what_cannot_extrapolate_is_refused_by_name():
             "encoding='rotary:factor=a': ",
         ),
         (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), factor=2.0), "a factor is more than 0, and goes with"),
-        (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), scaling="yarn"), "scaling='yarn' needs trained_length"),
+        (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), scaling="yarn"), "trained_length=0, scaling='yarn'"),
         (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), scaling="more"), "scaling='more': choose one of none, inter"),
     ],
 )
