@@ -129,7 +129,7 @@ def order_table(
     orders: Mapping[str, Any], tasks: Sequence[str], title: str, what: str, height: str, baseline: str
 ) -> Table:
     """The settings of every task, best first, with their differences to the baseline."""
-    columns = ("task", what, height, "95% from", "to", "difference", "from", "to ", "p, paired t")
+    columns = ("task", what, height, "from", "to", "difference", "difference from", "difference to", "p, paired t")
     rows = [
         (task, row["setting"], row["mean"], row["low"], row["high"], *_difference(row))
         for task in tasks

@@ -200,12 +200,12 @@ def _rank_table(
     mrr: Mapping[str, dict], published: Mapping[str, dict], lead: str, over: tuple[list[str], list[int]]
 ) -> Table:
     ranked = sorted(mrr.items(), key=lambda item: -item[1]["mean"])
-    columns: tuple[str, ...] = ("encoding", "mean", "95% from", "to")
+    columns: tuple[str, ...] = ("encoding", "mean", "from", "to")
     rows: list[tuple] = [(name, *found.values()) for name, found in ranked]
     note = f"Over {', '.join(over[0])}, and seeds {', '.join(map(str, over[1]))}, which all encodings have."
     if published:
-        columns += ("among these", "95% from ", "to ", "published")
-        rows = [(*row, *published.get(row[0], dict.fromkeys(range(4), "")).values()) for row in rows]
+        columns += ("among these", "among these from", "among these to", "published")
+        rows = [(*row, *(published[row[0]].values() if row[0] in published else ("",) * 4)) for row in rows]
         note += (
             f" “Among these”: ranks of {lead} beyond the trained length among the encodings that have a published one, "
             "which is of whole outputs that are right."

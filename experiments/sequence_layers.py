@@ -225,7 +225,8 @@ def _powers(sizes: Sequence[Sizes], rows: Sequence[Mapping[str, float]], what: s
 def _reach(layer: SequenceLayer, sizes: Sizes) -> list[int]:
     """How many inputs the last output depends on after each layer, or step of a recurrence, until it is all of them."""
     links = [_links(layer, sizes, dilation) for dilation in layer.dilations(sizes)]
-    seen = np.eye(sizes.n, dtype=bool) & (layer.spread is None)
+    is_stack = layer.spread is None  # whose first layer reads the inputs; a recurrence's first states have seen nothing
+    seen = np.eye(sizes.n, dtype=bool) if is_stack else np.zeros((sizes.n, sizes.n), bool)
     counts: list[int] = []
     while not counts or (counts[-1] < sizes.n and len(counts) <= sizes.n):
         of_input, of_last = links[len(counts) % len(links)]
