@@ -190,7 +190,8 @@ def _pareto(answer: Answer, path: Path) -> Figure:
             front.append((flops, -sign * negative))
             best = -negative
     axis.plot(*zip(*front, strict=True), "--", color="grey", linewidth=1)
-    axis.set_xscale("log")
+    if points[-1][0] > 10 * points[0][0]:
+        axis.set_xscale("log")
     axis.set_xlabel("training FLOPs of a seed")
     axis.set_ylabel(answer.metric)
     axis.grid(alpha=0.3)
