@@ -43,7 +43,7 @@ def _costs():
             "widths": (32, 64, 128, 256),
             "kernel": 5,  # tokens
             "reach": 8,  # of a window, on either side
-            "repeats": 20,  # timings, of which the least counts
+            "repeats": 100,  # timings, of which the least counts
             "precision": {"matmul": "highest"},
             "population": POPULATION,
             "sweep": SWEEP,
