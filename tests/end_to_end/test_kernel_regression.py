@@ -117,6 +117,7 @@ def test_a_run_writes_every_estimator_with_its_interval_and_figures(launcher, tm
     assert result["seconds"] < 60
 
 
+@pytest.mark.slow
 def test_other_widths_run_on_request_and_unknown_ones_are_refused(launcher, tmp_path):
     kernel = "configs/kernel_regression.py"
     asked = launcher.run(tmp_path / "w", config=kernel, draws=5, estimators="('boxcar_0.5','constant_1')")

@@ -125,6 +125,7 @@ def test_bad_lines_are_skipped_and_counted_when_the_config_says_so(launcher, tmp
     assert "pairs.txt:61, " in process.err
 
 
+@pytest.mark.slow
 def test_truncation_is_counted_and_told(launcher, tmp_path):
     process = launcher.run(tmp_path / "w", data__on_long="truncate", data__max_length=6, train__steps=2)
     assert process.returncode == 0, process.err

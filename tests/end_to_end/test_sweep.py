@@ -144,6 +144,7 @@ class _NoRun:
     profile = None
 
 
+@pytest.mark.slow
 def test_started_again_nothing_runs_and_with_more_seeds_only_they_do(sweeper):
     sweeper.run(RATES)
     before = {cell.name: (cell / "result.json").stat().st_mtime_ns for cell in sweeper.cells()}
@@ -173,7 +174,7 @@ def test_a_value_that_cannot_be_used_is_refused_before_anything_runs(sweeper):
     assert not (sweeper.folder / "sweep").exists()
 
 
-@pytest.mark.parametrize("how", ["loop", "vmap"])
+@pytest.mark.parametrize("how", ["loop", pytest.param("vmap", marks=pytest.mark.slow)])
 def test_a_cell_that_diverges_is_reported_and_the_others_go_on(sweeper, how, capsys):
     sweeper.run(grid("optimizer.learning_rate", (1e30, 1e-2)), population__how=how, optimizer__clip_norm=1e30)
     results = sweeper.results()

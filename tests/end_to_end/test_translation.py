@@ -231,6 +231,7 @@ def test_a_run_can_start_from_anothers_parameters_and_vocabulary(finished, tmp_p
     assert values["validation"]["loss"] == json.loads((folder / "result.json").read_text())["validation"]["loss"]
 
 
+@pytest.mark.slow
 def test_starting_from_another_run_survives_a_kill_before_the_first_checkpoint(finished, tmp_path):
     launcher, folder, _ = finished
     flags = {"train__init_from": folder, "train__checkpoint_every": 4000, "train__log_every": 1, "train__steps": 4000}
