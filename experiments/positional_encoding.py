@@ -141,7 +141,7 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     for measure, found in result["curves"].items():
         lengths, means = np.array([*map(int, found)]), np.array([*found.values()])
         ends = np.array([intervals.get(measure, {}).get(length, (mean, mean)) for length, mean in found.items()])
-        ends = np.clip(ends, *BOUNDS.get(measure, (None, None)))
+        ends = np.clip(ends, *BOUNDS.get(measure, (-np.inf, np.inf)))
         curves[measure] = {name: (lengths, means, *ends.T)}
     drawn = length_curves(curves, source.trained, folder / "extrapolation.png")
     with np.load(run.path / "attention.npz") as kept:
