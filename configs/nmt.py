@@ -305,12 +305,21 @@ def rates(variant):
 
 def models(variant):
     """Every model that trains in minutes, on the variant's corpus."""
+    return product(variants(variant, [name for name in MODELS if name not in LARGE]), seeds(3))
+
+
+def luong(variant):
+    """Luong's scores and windows, on the variant's corpus."""
+    return product(variants(variant, [name for name in MODELS if name.startswith("luong_")]), seeds(1))
+
+
+def variants(variant, names):
     corpus = variant.partition(",")[2]
-    names = [name for name in MODELS if name not in ("transformer_base", "transformer_big")]
-    return product(grid("variant", [f"{name},{corpus}" for name in names]), seeds(3))
+    return grid("variant", [f"{name},{corpus}" for name in names])
 
 
-SWEEPS = {"rates": rates, "models": models}
+LARGE = ("transformer_base", "transformer_big")
+SWEEPS = {"rates": rates, "models": models, "luong": luong}
 
 
 def sweep(name="rates", variant="bahdanau,embedded"):
