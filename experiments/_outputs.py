@@ -16,7 +16,7 @@ from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table, render
 from attention_jax.reports.translation import attention_figure
 from attention_jax.runs.folder import Run, write_whole
-from experiments._translator import Trained, align, attention, ended, sentence_scores, translate
+from experiments._translator import Trained, align, attention, sentence_scores, translate
 
 SHOWN_TRANSLATIONS = 30
 KEPT_ATTENTION = 2  # sentences whose attention a sweep lays side by side
@@ -64,7 +64,7 @@ def _write_attention_page(trained: Trained, sources: Sentences, found: dict[int,
 
 def _write_attention_archive(trained: Trained, sources: Sentences, found: dict[int, list[int]], path: Path) -> None:
     """{"0.cross": [layers, heads, target, source], …, "0.source": words, "0.target": words}, for line 0."""
-    targets, corpus = ended(trained, sources, found.values()), trained.corpus
+    targets, corpus = Sentences.join(found.values()), trained.corpus
     arrays: dict[str, Any] = {}
     for place, (line, kinds) in enumerate(zip(found, attention(trained, sources, targets), strict=True)):
         arrays |= {f"{line}.{kind}": weights for kind, weights in kinds.items()}
@@ -89,7 +89,7 @@ def attention_examples(config: ConfigDict, trained: Trained, path: Path) -> Figu
 
 def _draw_attention(trained: Trained, sources: Sentences, outputs: Sequence[Sequence[int]], path: Path) -> Figure:
     """Each translation beside the source words that its words looked at."""
-    targets, corpus = ended(trained, sources, outputs), trained.corpus
+    targets, corpus = Sentences.join(outputs), trained.corpus
     return attention_figure(
         align(trained, sources, targets),
         [corpus.source.words(sources[i]) for i in range(len(sources))],

@@ -14,7 +14,7 @@ from attention_jax.data.batching import NO_ROW, in_order, make_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, Reference, Split
 from attention_jax.data.sentences import Sentences
-from attention_jax.data.tokenizers import BOS, EOS, PAD, SPLITS, Tokenizer, split_words, until_end
+from attention_jax.data.tokenizers import BOS, EOS, PAD, SPLITS, Tokenizer, split_words
 from attention_jax.decoding.beam import beam_search
 from attention_jax.decoding.ensemble import join_caches, join_steps, mean_log_probs
 from attention_jax.decoding.greedy import greedy
@@ -24,6 +24,7 @@ from attention_jax.evaluation.alignment import agreement, alignment_error_rate, 
 from attention_jax.evaluation.bleu import bleu_statistics
 from attention_jax.evaluation.translation import (
     Batches,
+    Splits,
     bleu_by_length,
     gather_rows,
     losses,
@@ -147,6 +148,11 @@ def _search(config: ConfigDict) -> Callable:
         )
     if asked.temperature and asked.beams > 1:
         raise UserError("config.evaluate: temperature draws words and beams search for them: choose one of the two.")
+    if not asked.temperature and (asked.top_k or asked.top_p < 1):
+        raise UserError(
+            f"config.evaluate: top_k={asked.top_k} and top_p={asked.top_p} are of words that are drawn: "
+            "set temperature to more than 0."
+        )
     key, beams, penalty = jax.random.key(asked.seed), asked.beams, asked.length_penalty
 
     def draw(step, cache, is_empty, longest, places):
@@ -179,11 +185,11 @@ def measure_split(trained: Trained, split: Split, config: ConfigDict) -> Measure
     pairs = _batches(trained, split.source, split.target)
     is_cut = config.data.on_long == "truncate" and split.target.lengths.max() == config.data.max_length
     words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
-    hypotheses = translate_texts(trained, sources)
+    hypotheses, splits = translate_texts(trained, sources), _bleu_tokens(config)
     numbers = {
         **losses(functools.partial(programs.loss, members), pairs, words),
-        **score_translations(hypotheses, references, _bleu_tokens(config)),
-        "bleu_by_length": bleu_by_length([len(split_words(text)) for text in sources], hypotheses, references),
+        **score_translations(hypotheses, references, splits),
+        "bleu_by_length": bleu_by_length([len(split_words(text)) for text in sources], hypotheses, references, splits),
         **(_alignment(align(trained, split.source, split.target), split) if programs.alignment else {}),
     }
     return Measured(numbers, hypotheses)
@@ -212,7 +218,7 @@ def _alignment(weights: Sequence[np.ndarray], split: Split) -> dict[str, float]:
     return found
 
 
-def _bleu_tokens(config: ConfigDict) -> tuple[str, Callable[[str], list[str]]] | None:
+def _bleu_tokens(config: ConfigDict) -> Splits:
     """The tokens that `bleu` is counted on, by name; None for sacreBLEU's own."""
     name = config.evaluate.bleu_tokens
     if name == "13a":
@@ -236,20 +242,17 @@ def translate_texts(trained: Trained, texts: Sequence[str]) -> list[str]:
 
 
 def translate(trained: Trained, sources: Sentences, numbers: np.ndarray | None = None) -> list[list[int]]:
-    """Translations, as ids without end or padding, in the order of the sources; what is drawn goes by their numbers."""
+    """Translations, as ids with the end where one was written, in the order of the sources.
+
+    What is drawn goes by their numbers.
+    """
     numbers = np.arange(len(sources)) if numbers is None else numbers
 
     def program(batch):
         place = np.where(batch["place"] >= 0, numbers[batch["place"]], NO_ROW)
         return trained.programs.translate(trained.members, batch | {"place": place})
 
-    return [until_end(row) for row in gather_rows(program, _batches(trained, sources, sources))]
-
-
-def ended(trained: Trained, sources: Sentences, outputs: Iterable[Sequence[int]]) -> Sentences:
-    """Translations with the end that they were written with, if there was room for it."""
-    room = max(trained.data.max_length, int(sources.lengths.max(initial=0)))
-    return Sentences.join([*ids, EOS][:room] for ids in outputs)
+    return [row[row != PAD].tolist() for row in gather_rows(program, _batches(trained, sources, sources))]
 
 
 def align(trained: Trained, source: Sentences, target: Sentences) -> list[np.ndarray]:

@@ -60,10 +60,10 @@ HELD_OUT = ("validation", "test")
 # What translates, for each seed: its best variables; the last checkpoints' mean, or all of them together; or the best
 # of all seeds together.
 COMBINE: dict[str, Callable[..., list[Members]]] = {
-    "best": lambda config, run, init, last: [(best,) for best in best_variables(config, run, init)],
-    "average": lambda config, run, init, last: [(mean(found),) for found in last_variables(config, run, init, last)],
-    "ensemble": lambda config, run, init, last: [tuple(found) for found in last_variables(config, run, init, last)],
-    "seeds": lambda config, run, init, last: [tuple(best_variables(config, run, init))],
+    "best": lambda last, *saved: [(best,) for best in best_variables(*saved)],
+    "average": lambda last, *saved: [(mean(found),) for found in last_variables(last, *saved)],
+    "ensemble": lambda last, *saved: [tuple(found) for found in last_variables(last, *saved)],
+    "seeds": lambda last, *saved: [tuple(best_variables(*saved))],
 }
 
 
@@ -98,6 +98,7 @@ def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
         steps_per_epoch=batches.steps_per_epoch,
         evaluate=measure_validation,
         is_table_shared=data.on_device,
+        vocabulary=corpus.vocabulary,
     )
 
 
@@ -117,7 +118,7 @@ def together(config: ConfigDict, folder: Path, how: str) -> Together:
     return Together(
         finish=finish,
         trainer=trainer(job, plan, how),
-        start_from=functools.partial(_start_from, config, programs),
+        start_from=functools.partial(_start_from, config, programs, corpus.vocabulary),
     )
 
 
@@ -246,7 +247,7 @@ def open_corpus(config: ConfigDict, folder: Path) -> tuple[Corpus, Translator]:
     return corpus, translator(model, config)
 
 
-def _start_from(config: ConfigDict, programs: Translator) -> Variables | None:
+def _start_from(config: ConfigDict, programs: Translator, vocabulary: str) -> Variables | None:
     if not config.train.init_from:
         return None
     path = Path(config.train.init_from)
@@ -255,7 +256,7 @@ def _start_from(config: ConfigDict, programs: Translator) -> Variables | None:
         raise UserError(f"config.train.init_from={config.train.init_from!r}: no run there.")
     if other.model != config.model:
         raise UserError(f"config.train.init_from={config.train.init_from!r}: its config.model is another one.")
-    return best_variables(other, Run(path, 0.0), functools.partial(init, programs.model))[0]
+    return best_variables(other, Run(path, 0.0), functools.partial(init, programs.model), vocabulary)[0]
 
 
 def open_trained(config: ConfigDict, run: Run) -> list[Trained]:
@@ -277,7 +278,7 @@ def _require_combination(config: ConfigDict) -> None:
 
 def _trained(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator) -> list[Trained]:
     start = functools.partial(init, programs.model)
-    every = COMBINE[config.evaluate.combine](config, run, start, config.evaluate.last)
+    every = COMBINE[config.evaluate.combine](config.evaluate.last, config, run, start, corpus.vocabulary)
     return [Trained(programs, members, corpus, DataConfig(**config.data)) for members in every]
 
 

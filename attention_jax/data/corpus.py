@@ -49,12 +49,22 @@ class Corpus(NamedTuple):
     target: Tokenizer
     meta: dict
 
+    @property
+    def vocabulary(self) -> str:
+        """What tells both sides' vocabularies from others."""
+        return " ".join(self.meta["vocabulary_digests"])
 
-def load(folder: Path) -> Corpus:
-    """An imported corpus, its token arrays memory-mapped."""
+
+def load(folder: Path, given: Collection[str] = ()) -> Corpus:
+    """An imported corpus, its token arrays memory-mapped.
+
+    A sentence that was drawn is translated once, with all its translations; splits of files of their own, which `given`
+    names, line by line.
+    """
     meta = read_meta(folder)
     source, target = load_tokenizers(folder, meta)
-    return Corpus({name: _load_split(folder, name, meta["buckets"]) for name in meta["pairs"]}, source, target, meta)
+    splits = {name: _load_split(folder, name, meta["buckets"], name in given) for name in meta["pairs"]}
+    return Corpus(splits, source, target, meta)
 
 
 def read_meta(folder: Path) -> dict:
@@ -111,17 +121,19 @@ def texts_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.pairs.jsonl"
 
 
-def _load_split(folder: Path, name: str, lengths: Iterable[int]) -> Split:
+def _load_split(folder: Path, name: str, lengths: Iterable[int], is_given: bool) -> Split:
     source, target = (Sentences.open(folder, f"{name}.{side}") for side in SIDES)
     buckets = {length: open_array(bucket_file(folder, name, length)) for length in lengths}
-    return Split(source, target, buckets, [] if name == "train" else _grouped(read_texts(folder, name)))
+    pairs = () if name == "train" else read_texts(folder, name)
+    return Split(source, target, buckets, [_reference([pair]) for pair in pairs] if is_given else _grouped(pairs))
 
 
 def _grouped(pairs: Iterable[Pair]) -> list[Reference]:
     groups: dict[str, list[Pair]] = {}
     for pair in pairs:
         groups.setdefault(sentence_key(pair), []).append(pair)
-    return [
-        Reference(group[0].source, [pair.target for pair in group], group[0].alignment)  # type: ignore[arg-type]
-        for group in groups.values()
-    ]
+    return [_reference(group) for group in groups.values()]
+
+
+def _reference(group: list[Pair]) -> Reference:
+    return Reference(group[0].source, [pair.target for pair in group], group[0].alignment)  # type: ignore[arg-type]

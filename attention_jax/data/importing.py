@@ -1,4 +1,8 @@
-"""Import: any source into a corpus folder, pair by pair; memory grows with the number of different words alone."""
+"""Import: any source into a corpus folder, pair by pair.
+
+Memory grows with the number of different words, of sentences held out and of those that `train` counts out; not with
+the corpus.
+"""
 
 import bisect
 import contextlib
@@ -54,7 +58,7 @@ def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None =
             shutil.rmtree(aside, ignore_errors=True)
             raise
         os.replace(aside, folder)
-    return load(folder)
+    return load(folder, given=[name for name in ("validation", "test") if getattr(config, f"{name}_path")])
 
 
 def identify(config: DataConfig) -> str:

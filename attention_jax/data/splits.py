@@ -19,10 +19,10 @@ def by_source(read: Callable[[], Iterator[Pair]], train: int, validation: int, t
     """
     wanted = validation + test + max(train, 1)
     drawn = _smallest((_hash(pair, seed) for pair in read()), wanted)
-    if drawn and len(drawn) <= validation + test:
+    if drawn and len(drawn) < wanted:
         raise UserError(
             f"{len(drawn):,} different source sentences cannot spare {validation:,} for validation and {test:,} "
-            "for test. Lower --config.data.validation and --config.data.test."
+            f"for test, with {max(train, 1):,} to train on. Lower --config.data.validation, test or train."
         )
     held_out = dict.fromkeys(drawn[:validation], "validation") | dict.fromkeys(
         drawn[validation : validation + test], "test"

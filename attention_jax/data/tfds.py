@@ -6,6 +6,7 @@
 
 import contextlib
 import difflib
+import pkgutil
 import socket
 import sys
 import urllib.parse
@@ -83,16 +84,25 @@ def _builder(name: str, folder: str) -> Any:
     try:
         return tfds.builder(name, data_dir=data_dir, try_gcs=False, file_format="array_record")
     except ValueError:
-        data_set = name.partition("/")[0]
-        known = tfds.list_builders(with_community_datasets=False)
-        configs = tfds.builder_cls(data_set).builder_configs if data_set in known else ()
-        prepared = Path(data_dir).glob("*/*/dataset_info.json") if data_dir else ()
-        local = [path.parent.parent.name for path in prepared]
-        known = [f"{data_set}/{config}" for config in configs] or [*local, *known]
-        near = difflib.get_close_matches(name, known, cutoff=0.5) or known[:5]
-        raise UserError(
-            f"config.data.source=tfds:{name}: no such data set. The nearest are {', '.join(near)}."
-        ) from None
+        near = ", ".join(_nearest(name, data_dir))
+        raise UserError(f"config.data.source=tfds:{name}: no such data set. The nearest are {near}.") from None
+
+
+def _nearest(name: str, data_dir: str | None) -> list[str]:
+    """Data sets of translation that a name may have meant: those prepared in `data_dir`, and those that TFDS has."""
+    import tensorflow_datasets as tfds
+
+    modules = tuple(module.name for module in pkgutil.iter_modules(tfds.translate.__path__))
+    builders = tfds.list_builders(with_community_datasets=False)
+    data_set = name.partition("/")[0]
+    if data_set in builders:
+        configs = [f"{data_set}/{config}" for config in tfds.builder_cls(data_set).builder_configs]
+        return difflib.get_close_matches(name, configs, cutoff=0.5) or configs
+    prepared = Path(data_dir).glob("*/*/dataset_info.json") if data_dir else ()
+    translations = [builder for builder in builders if builder.startswith(modules)]
+    known = [*dict.fromkeys(path.parent.parent.name for path in prepared), *translations]
+    alike = [other for other in known if data_set in other or other in data_set]
+    return alike or difflib.get_close_matches(data_set, known, cutoff=0.5) or known
 
 
 def _examples(builder: Any, name: str, split: str) -> Any:
@@ -115,48 +125,44 @@ def _prepare(builder: Any, name: str) -> None:
 
     manual = Path(builder.data_dir_root) / "downloads" / "manual"
     urls = [url for url in _downloads(builder) if not (manual / Path(urllib.parse.urlparse(url).path).name).exists()]
+    fetch = f"Download {', '.join(urls)} into {manual}, or copy" if urls else "Copy"
+    advice = f"{fetch} a prepared {name} into {builder.data_dir_root}; then start again."
     if not all(_is_reachable(url) for url in urls):
-        raise UserError(
-            f"tfds:{name} is not prepared in {builder.data_dir_root}, and there is no network to prepare it. "
-            f"Download {', '.join(urls)} into {manual}, or copy a prepared {name} there; then start again."
-        )
+        raise UserError(f"tfds:{name} is not prepared, and there is no network to prepare it. {advice}")
     try:
         with contextlib.redirect_stdout(sys.stderr):
             builder.download_and_prepare(
                 file_format="array_record", download_config=tfds.download.DownloadConfig(manual_dir=manual)
             )
-    except OSError as error:
-        raise UserError(f"tfds:{name} could not be downloaded ({error}).") from None
-
-
-class _Asked(Exception):
-    """The addresses that a builder wanted to download first."""
+    except Exception as error:  # a builder may fail in any way: what to do about it is the same
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"tfds:{name} could not be prepared ({why}). {advice}") from None
 
 
 class _Recorder:
-    """Stands in for a download manager, and stops at the first thing asked of it."""
+    """Stands in for a download manager: keeps the addresses that it is asked for, and has none of their files."""
+
+    def __init__(self):
+        self.asked: list[str] = []
 
     def download_and_extract(self, urls):
-        raise _Asked(urls)
+        import jax
+
+        self.asked += [str(getattr(leaf, "url", leaf)) for leaf in jax.tree.leaves(urls)]
+        return jax.tree.map(lambda url: Path("not_downloaded"), urls)
 
     download = download_and_extract
 
 
 def _downloads(builder: Any) -> list[str]:
-    import jax
-
-    try:
-        builder._split_generators(_Recorder())
-    except _Asked as asked:
-        found = [getattr(leaf, "url", leaf) for leaf in jax.tree.leaves(asked.args[0])]
-        return list(dict.fromkeys(str(url) for url in found))
-    except AttributeError:  # it asks for something else first: let it try
-        return []
-    return []
+    recorder = _Recorder()
+    with contextlib.suppress(Exception):  # it goes on without files as far as it can
+        builder._split_generators(recorder)
+    return list(dict.fromkeys(recorder.asked))
 
 
 def _is_reachable(url: str) -> bool:
-    if urllib.request.getproxies():
+    if urllib.request.getproxies().keys() - {"no"}:
         return True  # the proxy knows
     try:
         socket.getaddrinfo(urllib.parse.urlparse(url).hostname, None)

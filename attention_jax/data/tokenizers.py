@@ -69,9 +69,15 @@ def join_spacy_words(words: Sequence[str]) -> str:
 
 
 def moses_words(language: str) -> Callable[[str], list[str]]:
-    """The lower-cased tokens of the Moses toolkit's rules (Koehn et al. 2007)."""
-    from sacremoses import MosesTokenizer
+    """The lower-cased tokens of the Moses toolkit's rules (Koehn et al. 2007).
 
+    Raises UserError for a language that it has no rules for.
+    """
+    from sacremoses import MosesTokenizer
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    if language not in NonbreakingPrefixes().available_langs.values():
+        raise UserError(f"config.data.languages: Moses has no rules for {language!r}.")
     tokenizer = MosesTokenizer(lang=language)
     return lambda text: tokenizer.tokenize(_plain(text), escape=False)
 

@@ -10,6 +10,7 @@ from attention_jax.evaluation.bleu import book_bleu, chrf, sacre_bleu
 
 Batch = dict[str, np.ndarray]
 Batches = Iterable[tuple[np.ndarray, Batch]]  # places in the corpus, and padded rows
+Splits = tuple[str, Callable[[str], list[str]]] | None  # how text is cut into what BLEU counts, and its name
 
 
 def losses(loss: Callable[[Batch], Any], batches: Batches, words: int) -> dict[str, float]:
@@ -35,20 +36,18 @@ def gather_rows(program: Callable[[Batch], Any], batches: Batches) -> list[np.nd
 def score_translations(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    splits: tuple[str, Callable[[str], list[str]]] | None = None,
+    splits: Splits = None,
 ) -> dict[str, Any]:
     """`bleu`, `bleu_13a` and `chrf` with their signatures.
 
     `bleu` is sacreBLEU's own, or over the tokens of `splits`, a function with its name.
     """
-    scores = {"bleu_13a": sacre_bleu(hypotheses, references), "chrf": chrf(hypotheses, references)}
-    if splits is None:
-        scores["bleu"] = scores["bleu_13a"]
-    else:
-        name, split = splits
-        bleu, signature = sacre_bleu(*spaced(hypotheses, references, split), tokenize="none")
-        scores["bleu"] = bleu, signature.replace("tok:none", f"tok:{name}")
-    named = ((name, *scores[name]) for name in ("bleu", "bleu_13a", "chrf"))
+    scores = {
+        "bleu": _bleu(hypotheses, references, splits),
+        "bleu_13a": sacre_bleu(hypotheses, references),
+        "chrf": chrf(hypotheses, references),
+    }
+    named = ((name, *scored) for name, scored in scores.items())
     return {key: value for name, score, sign in named for key, value in ((name, score), (f"{name}_signature", sign))}
 
 
@@ -60,14 +59,18 @@ def spaced(
 
 
 def bleu_by_length(
-    lengths: Sequence[int], hypotheses: Sequence[str], references: Sequence[Sequence[str]], groups: int = 5
+    lengths: Sequence[int],
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    splits: Splits = None,
+    groups: int = 5,
 ) -> dict[str, float]:
-    """sacreBLEU of about equally many sentences each, by the number of source words: {"3-7": 40.1, …}."""
+    """`bleu` of about equally many sentences each, by the number of source words: {"3-7": 40.1, …}."""
     edges = np.unique(np.quantile(lengths, np.linspace(0, 1, groups + 1)[1:], method="higher"))
     found, low = {}, min(lengths)
     for high in edges.tolist():
         members = [i for i, length in enumerate(lengths) if low <= length <= high]
-        bleu, _ = sacre_bleu([hypotheses[i] for i in members], [references[i] for i in members])
+        bleu, _ = _bleu([hypotheses[i] for i in members], [references[i] for i in members], splits)
         found[f"{low}-{high}" if low < high else f"{low}"] = bleu
         low = high + 1
     return found
@@ -83,6 +86,14 @@ def book_scores(hypotheses: dict[str, list[str]], references: dict[str, list[lis
         for sentence, words in hypotheses.items()
     }
     return {"mean": float(np.mean(list(scores.values()))), **scores} if scores else {}
+
+
+def _bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], splits: Splits) -> tuple[float, str]:
+    if splits is None:
+        return sacre_bleu(hypotheses, references)
+    name, split = splits
+    bleu, signature = sacre_bleu(*spaced(hypotheses, references, split), tokenize="none")
+    return bleu, signature.replace("tok:none", f"tok:{name}")
 
 
 def _exp(value: float) -> float:

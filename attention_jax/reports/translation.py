@@ -10,6 +10,7 @@ from attention_jax.reports.figures import Figure, curves, heatmaps
 from attention_jax.reports.page import Table
 
 COLUMNS = 3
+LOSS_CAPTION = "Loss by training step: in training with dropout and label smoothing, in validation without."
 
 
 def attention_figure(
@@ -50,8 +51,8 @@ def learning_figures(metrics: Sequence[dict], folder: Path) -> list[Figure]:
     }
     bleu = {f"seed {seed}": series for seed, series in _series(metrics, "validation.bleu").items()}
     return [
-        curves(loss, folder / "loss.png", "Loss by training step.", xlabel="step", ylabel="nats per target token"),
-        curves(bleu, folder / "bleu.png", "Validation BLEU by training step.", xlabel="step", ylabel="sacreBLEU"),
+        curves(loss, folder / "loss.png", LOSS_CAPTION, xlabel="step", ylabel="nats per target token"),
+        curves(bleu, folder / "bleu.png", "Validation BLEU by training step.", xlabel="step", ylabel="BLEU"),
     ]
 
 
@@ -67,7 +68,7 @@ def length_figure(result: dict, path: Path) -> Figure:
         path,
         "BLEU by the length of the source, in groups of about as many sentences, each at its longest.",
         xlabel="source words, at most",
-        ylabel="sacreBLEU",
+        ylabel="BLEU",
     )
 
 

@@ -18,6 +18,12 @@ from attention_jax.runs.machine import describe_device
 from attention_jax.training.loop import Trainer
 from attention_jax.training.state import Variables
 
+# What numbers come from.
+PACKAGES = (
+    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy"),
+    *("sacrebleu", "sentencepiece", "spacy", "sacremoses"),
+)
+
 
 class Together(NamedTuple):
     """What cells that differ in dynamic values alone share: a trainer, where they are trained, and how they end."""
@@ -112,5 +118,8 @@ def finished(config: ConfigDict, metrics: dict) -> dict:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sacrebleu")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):  # some are optional
+            versions[name] = metadata.version(name)
+    return versions

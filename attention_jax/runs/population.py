@@ -40,7 +40,7 @@ def train_wave(
         return [None] * len(wave.runs)
     hooks = hooks_of(members, _counting(bar, len(members)), is_interrupted, _telling(members))
     folder = wave.runs[0].checkpoints if len(wave.runs) == 1 else wave.folder / "checkpoints"
-    with open_checkpoints(folder, trainer.plan) as checkpoints:
+    with open_checkpoints(folder, trainer.plan, trainer.task.vocabulary) as checkpoints:
         states = _own_states(wave, trainer) if checkpoints.last_step() is None and len(wave.runs) > 1 else None
         states = states or restore(trainer, members, checkpoints, together.start_from)
         bar.skip(max(int(state.step) for state in states) * len(members))
@@ -62,7 +62,7 @@ def _own_states(wave: Wave, trainer: Trainer) -> list[TrainState] | None:
     for config, run in zip(wave.configs, wave.runs, strict=True):
         if not any(run.checkpoints.glob("[0-9]*")):
             return None
-        with open_checkpoints(run.checkpoints, trainer.plan) as checkpoints:
+        with open_checkpoints(run.checkpoints, trainer.plan, trainer.task.vocabulary) as checkpoints:
             members = [Member(config, run, seed) for seed in config.seeds]
             found += restore(trainer, members, checkpoints, lambda: None)
     return found if len({int(state.step) for state in found}) == 1 else None
@@ -73,7 +73,7 @@ def _divide(wave: Wave, trainer: Trainer, saved: Sequence[tuple[int, list[TrainS
     first = 0
     for config, run in zip(wave.configs, wave.runs, strict=True):
         last = first + len(config.seeds)
-        with open_checkpoints(run.checkpoints, trainer.plan) as checkpoints:
+        with open_checkpoints(run.checkpoints, trainer.plan, trainer.task.vocabulary) as checkpoints:
             for step, states in saved:
                 if all(state.is_finite for state in states[first:last]):
                     checkpoints.save(step, states[first:last])

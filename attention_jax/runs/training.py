@@ -75,7 +75,7 @@ def train_run(config: ConfigDict, run: Run, together: Together) -> None:
     def stop(member, step):
         raise NotFinite(members[member].seed, step)
 
-    with open_checkpoints(run.checkpoints, plan) as checkpoints:
+    with open_checkpoints(run.checkpoints, plan, trainer.task.vocabulary) as checkpoints:
         try:
             states = restore(trainer, members, checkpoints, together.start_from)
             if checkpoints.last_step() is not None:
@@ -126,18 +126,18 @@ def restore(
     return restored[1]
 
 
-def best_variables(config: ConfigDict, run: Run, init) -> list[Variables]:
-    """Each seed's best variables. Raises UserError where there are none."""
-    with _saved(config, run) as checkpoints:
+def best_variables(config: ConfigDict, run: Run, init, vocabulary: str = "") -> list[Variables]:
+    """Each seed's best variables. Raises UserError where there are none, or they are of another vocabulary."""
+    with _saved(config, run, vocabulary) as checkpoints:
         _, last = next(checkpoints.restore_each(abstract_states(init, len(config.seeds))))
     if not all(int(state.best.step) for state in last):
         raise UserError(f"{run.path}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
     return [state.best.variables for state in last]
 
 
-def last_variables(config: ConfigDict, run: Run, init, count: int) -> list[list[Variables]]:
-    """Each seed's variables at its last `count` checkpoints. Raises UserError where there are fewer."""
-    with _saved(config, run) as checkpoints:
+def last_variables(count: int, config: ConfigDict, run: Run, init, vocabulary: str = "") -> list[list[Variables]]:
+    """Each seed's variables at its last `count` checkpoints; raises UserError where there are fewer, and as above."""
+    with _saved(config, run, vocabulary) as checkpoints:
         restored = itertools.islice(checkpoints.restore_due(abstract_states(init, len(config.seeds))), count)
         found = [[state.variables for state in states] for states in restored]
     if len(found) < count:
@@ -146,20 +146,25 @@ def last_variables(config: ConfigDict, run: Run, init, count: int) -> list[list[
 
 
 @contextlib.contextmanager
-def _saved(config: ConfigDict, run: Run) -> Iterator[Checkpoints]:
+def _saved(config: ConfigDict, run: Run, vocabulary: str) -> Iterator[Checkpoints]:
     """The checkpoints of a run, of which there is one at least, to read."""
     if not any(run.checkpoints.glob("[0-9]*")):
         raise UserError(f"{run.path}: no checkpoint to read. Train it first: --mode=train --workdir={run.path}.")
-    with open_checkpoints(run.checkpoints, plan_of(config), read_only=True) as checkpoints:
+    with open_checkpoints(run.checkpoints, plan_of(config), vocabulary, read_only=True) as checkpoints:
         yield checkpoints
 
 
 @contextlib.contextmanager
-def open_checkpoints(folder: Path, plan: Plan, read_only: bool = False) -> Iterator[Checkpoints]:
-    """The checkpoints in a folder, kept as the plan says."""
+def open_checkpoints(folder: Path, plan: Plan, vocabulary: str, read_only: bool = False) -> Iterator[Checkpoints]:
+    """The checkpoints in a folder, kept as the plan says. Raises UserError where they are of another vocabulary."""
     is_due = functools.partial(plan.is_due, period=plan.checkpoint_every)
-    checkpoints = Checkpoints(folder, plan.keep_last, tell, is_due=is_due, read_only=read_only)
+    checkpoints = Checkpoints(folder, plan.keep_last, tell, is_due=is_due, vocabulary=vocabulary, read_only=read_only)
     with contextlib.closing(checkpoints):
+        if checkpoints.vocabulary != vocabulary:
+            raise UserError(
+                f"{folder}: trained with another vocabulary than the run's data has. Put its own data folder back, or "
+                "start in another --workdir."
+            )
         yield checkpoints
 
 

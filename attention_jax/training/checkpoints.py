@@ -21,7 +21,8 @@ SPARE = 2**20  # bytes for a checkpoint's own files and for those of the run bes
 class Checkpoints:
     """Numbered states in a folder: the last `keep_last` of the steps that are due, and the newest whichever it is.
 
-    `tell` gets a line when a checkpoint cannot be read.
+    `tell` gets a line when a checkpoint cannot be read. `vocabulary` tells the one that the states were trained with
+    from others; the folder keeps the first that it was opened with.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Checkpoints:
         tell: Callable[[str], None],
         *,
         is_due: Callable[[int], bool] = lambda step: True,
+        vocabulary: str = "",
         read_only: bool = False,
     ):
         import orbax.checkpoint as ocp
@@ -42,7 +44,8 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             enable_async_checkpointing=False, create=not read_only, read_only=read_only
         )
-        self._manager = ocp.CheckpointManager(self._folder, options=options)
+        self._manager = ocp.CheckpointManager(self._folder, options=options, metadata={"vocabulary": vocabulary})
+        self.vocabulary = self._manager.metadata().custom_metadata.get("vocabulary", vocabulary)
 
     def save(self, step: int, state: Any) -> None:
         """Write the state of a step, once. Raises OSError, before anything is written, where the disk is full."""

@@ -25,6 +25,7 @@ class Task(NamedTuple):
     steps_per_epoch: int
     evaluate: Callable[[Variables], dict[str, float]]
     is_table_shared: bool = True  # whether a step's table is the same for every seed
+    vocabulary: str = ""  # what tells the one that variables are trained with from others
 
 
 class Plan(NamedTuple):

@@ -49,7 +49,7 @@ def test_in_order_takes_the_first_pairs_and_validates_on_sentences_not_among_the
     assert splits["validation"] == PAIRS[6:11]
 
 
-@pytest.mark.parametrize(("how", "counts"), [(by_source, (0, 9, 1)), (in_order, (28, 5, 0))])
+@pytest.mark.parametrize(("how", "counts"), [(by_source, (0, 9, 1)), (by_source, (8, 2, 1)), (in_order, (28, 5, 0))])
 def test_too_few_sentences_are_refused(how, counts):
     with pytest.raises(UserError, match="Lower --config.data"):
         split(how, *counts)
@@ -81,6 +81,27 @@ def test_every_reference_of_a_sentence_is_kept(tmp_path):
     corpus = load_or_import(tmp_path / "data", config(path=path))
     assert [len(reference.targets) for reference in corpus.splits["validation"].references] == [2, 2]
     assert [r.targets for r in load_references(tmp_path / "data", ["a3"])] == [["x6", "x7"]]
+
+
+def test_a_file_that_is_held_out_is_translated_line_by_line_as_others_measure_it(tmp_path):
+    train = write(tmp_path / "train.txt", [(f"a{i}", f"x{i}") for i in range(10)])
+    held_out = write(tmp_path / "test.txt", [("b", "y"), ("c", "z"), ("B", "yy")])
+    corpus = load_or_import(tmp_path / "data", config(path=train, test_path=held_out))
+    references = corpus.splits["test"].references
+    assert [(one.source, one.targets) for one in references] == [("b", ["y"]), ("c", ["z"]), ("B", ["yy"])]
+
+
+def test_pieces_that_are_missing_or_of_another_import_are_refused(tmp_path):
+    path = write(tmp_path / "p.txt", [(f"the sea {i}", f"la mer {i}") for i in range(30)])
+    asked = config(path=path, tokenizer="unigram", vocabulary=24)
+    load_or_import(tmp_path / "data", asked)
+    model = tmp_path / "data" / "target.vocabulary"
+    model.write_bytes((tmp_path / "data" / "source.vocabulary").read_bytes())
+    with pytest.raises(UserError, match=f"{model}: not the vocabulary this run was trained with"):
+        load_or_import(tmp_path / "data", asked)
+    model.unlink()
+    with pytest.raises(UserError, match=f"{model}: missing"):
+        load_or_import(tmp_path / "data", asked)
 
 
 LONG = [(f"a{i}", "x " * (i + 1)) for i in range(10)]

@@ -75,6 +75,8 @@ def test_the_mocks_of_tfds_are_read(tmp_path):
     ("change", "message"),
     [
         ({"name": "pears"}, "tfds:pears: no such data set. The nearest are pairs"),
+        ({"name": "wmt14/de-en"}, "tfds:wmt14/de-en: no such data set. The nearest are wmt14_translate."),
+        ({"name": "xyzzy"}, "tfds:xyzzy: no such data set. The nearest are pairs, bucc, flores"),
         ({"name": "wmt14_translate/de-eu"}, "tfds:wmt14_translate/de-eu: no such data set.* wmt14_translate/de-en"),
         ({"split": "dev"}, "tfds:pairs has no split 'dev', but train, validation, test"),
         ({"languages": ("en", "de")}, r"config.data.languages=\('en', 'de'\): tfds:pairs has en, fr"),
@@ -91,6 +93,20 @@ def test_without_a_network_it_says_at_once_what_to_download_and_where_to(tmp_pat
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     with pytest.raises(UserError, match=rf"no network.*Download http.*gz into {tmp_path}/tfds/downloads/manual"):
+        pairs(tmp_path, name="ted_hrlr_translate/pt_to_en", languages=("pt", "en"))
+    with pytest.raises(
+        UserError, match=r"no network.*europarl-v7\.tgz, .*commoncrawl\.tgz, .*nc-v9\.tgz, .*dev\.tgz into"
+    ):
+        pairs(tmp_path, name="wmt14_translate/de-en", languages=("de", "en"))
+
+
+def test_what_cannot_be_prepared_says_why_and_what_to_do(tmp_path):
+    manual = tmp_path / "tfds" / "downloads" / "manual"
+    manual.mkdir(parents=True)
+    (manual / "qi18naacl-dataset.tar.gz").write_bytes(b"cut short")
+    with pytest.raises(
+        UserError, match=r"could not be prepared \(.*\)\. Copy a prepared ted_hrlr_translate/pt_to_en into"
+    ):
         pairs(tmp_path, name="ted_hrlr_translate/pt_to_en", languages=("pt", "en"))
 
 

@@ -12,6 +12,7 @@ from attention_jax.data.tokenizers import (
     SubwordTokenizer,
     WordTokenizer,
     load_tokenizer,
+    moses_words,
     sampled,
     spacy_words,
     split_words,
@@ -129,3 +130,5 @@ def test_moses_rules_split_and_join():
     ids = tokenizer.encode("Don't go, it's (very) well-known.")
     assert tokenizer.words(ids) == words
     assert tokenizer.decode(ids) == "don't go, it's (very) well-known."
+    with pytest.raises(UserError, match="Moses has no rules for 'xx'"):
+        moses_words("xx")

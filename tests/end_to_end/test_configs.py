@@ -174,6 +174,17 @@ def test_described_parameters_are_those_of_the_closed_form(tmp_path, capsys):
     assert f"parameters        {expected:,}\n" in capsys.readouterr().out
 
 
+def test_the_base_transformer_is_described_with_the_parameters_of_the_closed_form(tmp_path, capsys):
+    config = nmt.get_config("transformer_base,embedded")
+    config.data.vocabulary = v = 37_000
+    run(config, tmp_path / "w", "describe")
+    d, hidden, layers = 512, 2048, 6
+    attention, feed_forward, norm = 4 * d * d, 2 * d * hidden + hidden + d, 2 * d
+    expected = v * d + layers * (3 * attention + 2 * feed_forward + 5 * norm)
+    assert f"parameters        {expected:,}\n" in capsys.readouterr().out
+    assert abs(expected / 65e6 - 1) < 0.04
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda path: path.stem)
 def test_a_configs_docstring_opens_with_the_command_that_runs_it(path):
     assert f"python launch.py --config=configs/{path.name}" in path.read_text(encoding="utf-8").split('"""')[1]

@@ -10,6 +10,7 @@ import time
 import pytest
 from support import ROOT
 
+from attention_jax.data.corpus import digest_of
 from attention_jax.data.tokenizers import split_words
 
 GOOD = "Go now.\tVa !\n" * 30
@@ -82,6 +83,15 @@ VALUES = {
     "beams": ({"evaluate__beams": 0}, ["config.evaluate.beams=0", "1 or more"]),
     "drawn": ({"evaluate__temperature": 1.0, "evaluate__beams": 2}, ["config.evaluate: temperature", "choose one"]),
     "top_p": ({"evaluate__top_p": 0.0}, ["config.evaluate: ", "top_p=0.0"]),
+    "not_drawn": ({"evaluate__top_k": 5}, ["config.evaluate: top_k=5", "set temperature"]),
+    "heads": (
+        {"config": "configs/nmt.py:transformer_book,embedded", "model__kwargs__heads": 5},
+        ["config.model.kwargs: heads=5 must divide width=32"],
+    ),
+    "tfds": (
+        {"data__source": "tfds:wmt14_translat/de-en", "data__path": ""},
+        ["tfds:wmt14_translat/de-en: no such data set", "nearest are wmt14_translate"],
+    ),
     "last": ({"evaluate__last": 3}, ["config.evaluate.last=3", "needs 1 to 2"]),
     "layer": ({"evaluate__alignment_layer": 1}, ["config.evaluate.alignment_layer=1", "the decoder has 1"]),
     "nan": ({"optimizer__learning_rate": 1e30}, ["seed 0", "not finite at step 2", "learning_rate"]),
@@ -173,6 +183,13 @@ def test_a_vocabulary_that_is_missing_or_of_another_run(finished, tmp_path):
     vocabulary.write_text(vocabulary.read_text().replace("boy", "girl"))
     process = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
     assert_refused(process, f"{vocabulary}: not the vocabulary this run was trained with")
+    meta = json.loads((tmp_path / "w" / "data" / "meta.json").read_text())
+    meta["vocabulary_digests"][0] = digest_of(vocabulary)  # as if the whole folder were of another run
+    (tmp_path / "w" / "data" / "meta.json").write_text(json.dumps(meta))
+    process = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
+    assert_refused(
+        process, f"{tmp_path / 'w' / 'checkpoints'}: trained with another vocabulary than the run's data has"
+    )
     vocabulary.unlink()
     assert_refused(launcher.run(tmp_path / "w", "--mode=evaluate", config=""), f"{vocabulary}: missing")
 

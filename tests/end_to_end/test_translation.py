@@ -132,9 +132,10 @@ def test_an_average_of_checkpoints_is_the_mean_of_what_they_hold(finished):
 
     folder = finished[1]
     config, run = read_config(folder), Run(folder, 0.0)
-    start = functools.partial(init, open_corpus(config, folder / "data")[1].model)
-    ((newest, before),) = last_variables(config, run, start, 2)
-    ((averaged,),) = COMBINE["average"](config, run, start, 2)
+    corpus, programs = open_corpus(config, folder / "data")
+    saved = config, run, functools.partial(init, programs.model), corpus.vocabulary
+    ((newest, before),) = last_variables(2, *saved)
+    ((averaged,),) = COMBINE["average"](2, *saved)
     expected = jax.tree.map(lambda a, b: (np.asarray(a, np.float64) + b) / 2, newest, before)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7), averaged, expected)
     assert max(jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), newest, before))) > 0

@@ -75,6 +75,13 @@ def test_bleu_by_length_puts_every_sentence_in_one_group():
     assert list(found.values()) == pytest.approx([100] * len(found))
 
 
+def test_bleu_by_length_counts_the_tokens_that_bleu_counts():
+    references, splits = [[text] for text in REFERENCES], ("letters", list)
+    (only,) = bleu_by_length([3] * len(HYPOTHESES), HYPOTHESES, references, splits).values()
+    assert only == score_translations(HYPOTHESES, references, splits)["bleu"]
+    assert only != score_translations(HYPOTHESES, references)["bleu"]
+
+
 def test_bleu_of_summed_statistics_is_sacrebleus_whatever_sentences_are_summed(random):
     words = np.array(["a", "b", "c", "d", "e", "."])
     hypotheses, references = ([" ".join(random.choice(words, size=8)) for _ in range(40)] for _ in range(2))
