@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support import ROOT
 
+from attention_jax.data.tokenizers import join_words
 from attention_jax.runs.folder import read_config
 
 
@@ -83,6 +84,12 @@ def test_lines_are_translated_through_a_pipe_in_order_and_empty_ones_stay(finish
     assert weights["0.cross"].shape == (1, 1, len(weights["0.target"]), len(weights["0.source"]))
     assert [len(weights["0.source"]), weights["0.source"][-1]] == [5, "<eos>"]
     np.testing.assert_allclose(weights["0.cross"].sum(-1), 1, rtol=1e-5)
+    for line, text in enumerate(found[:-1]):
+        if f"{line}.target" in weights:  # every word that was written, and the end if it was
+            *words, last = weights[f"{line}.target"]
+            has_end = last == "<eos>"
+            assert join_words(words if has_end else [*words, last]) == text
+            assert has_end or len(words) + 1 in (12, 48)  # the room of a short and of the long line
 
 
 def test_a_pair_of_files_is_measured_as_the_split_it_came_from(finished, tmp_path):

@@ -19,19 +19,39 @@ def transformer():
     return layers * (encoder + decoder) + T * d * V
 
 
+def cell(inputs, h):
+    return 3 * h * (inputs + h)
+
+
 def bahdanau():
-    e, h, layers = (SIZES[name] for name in ("embedding", "hidden", "layers"))
-    cell = lambda inputs: 3 * h * (inputs + h)  # noqa: E731
-    encoder = S * 2 * (cell(e) + (layers - 1) * cell(2 * h))
-    bridges = layers * 2 * h * h
-    keys = S * 2 * h * h
+    e, h, layers = recurrent_sizes()
     attention = T * (h * h + S * h + S * 2 * h)  # query, score, context
-    decoder = T * (cell(e + 2 * h) + (layers - 1) * cell(h))
+    decoder = T * (cell(e + 2 * h, h) + (layers - 1) * cell(h, h))
     readout = T * (h + 2 * h + e) * 2 * h + T * h * V
-    return encoder + bridges + keys + attention + decoder + readout
+    return recurrent_encoder() + attention + decoder + readout
 
 
-@pytest.mark.parametrize(("name", "by_hand"), [("transformer_small", transformer), ("bahdanau", bahdanau)])
+def luong():
+    e, h, layers = recurrent_sizes()
+    attention = T * (S * h + S * 2 * h + (2 * h + h) * h)  # score, context, attentional vector
+    decoder = T * (cell(e + h, h) + (layers - 1) * cell(h, h))
+    return recurrent_encoder() + attention + decoder + T * h * V
+
+
+def recurrent_sizes():
+    return (SIZES[name] for name in ("embedding", "hidden", "layers"))
+
+
+def recurrent_encoder():
+    e, h, layers = recurrent_sizes()
+    bridges, keys = layers * 2 * h * h, S * 2 * h * h
+    return S * 2 * (cell(e, h) + (layers - 1) * cell(2 * h, h)) + bridges + keys
+
+
+COUNTED = [("transformer_small", transformer), ("bahdanau", bahdanau), ("luong_general", luong)]
+
+
+@pytest.mark.parametrize(("name", "by_hand"), COUNTED)
 def test_flops_are_those_of_the_formulas_and_training_costs_three_times_the_forward_pass(name, by_hand):
     module = build(name)
     source, lengths, inputs = (jnp.full(shape, 4, jnp.int32) for shape in ((B, S), (B,), (B, T)))
