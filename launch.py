@@ -33,6 +33,7 @@ from ml_collections import ConfigDict, config_flags
 
 import experiments
 from attention_jax.errors import UserError
+from attention_jax.runs import stored
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.folder import read_config
 from attention_jax.runs.interrupt import Interrupted
@@ -126,8 +127,10 @@ def _space() -> list[dict]:
 
 def parse(argv: list[str]) -> list[str]:
     """The flags; a config that cannot be read or overridden is refused in one line."""
-    named = [after for arg, after in itertools.pairwise(argv) if arg == "--config"]
-    named += [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
+    named = _values(argv, "--config")
+    if not named and any(arg.startswith("--config.") for arg in argv):  # overrides of the run's own config
+        own = [f"--config={stored.__file__}:{workdir}" for workdir in _values(argv, "--workdir")]
+        argv = [argv[0], *own, *argv[1:]]
     for file in (name.partition(":")[0] for name in named):
         if not (Path(file).is_file() and file.endswith(".py")):
             known = ", ".join(f"configs/{path.name}" for path in sorted((ROOT / "configs").glob("*.py")))
@@ -139,6 +142,12 @@ def parse(argv: list[str]) -> list[str]:
     if flags.FLAGS["verbosity"].using_default_value:
         logging.set_verbosity(logging.WARNING)  # --verbosity=0 shows what libraries say
     return remaining
+
+
+def _values(argv: list[str], flag: str) -> list[str]:
+    """What a flag is given, as --flag=value or as --flag value."""
+    apart = [after for arg, after in itertools.pairwise(argv) if arg == flag]
+    return apart + [arg.partition("=")[2] for arg in argv if arg.startswith(f"{flag}=")]
 
 
 def fail(message: str) -> NoReturn:

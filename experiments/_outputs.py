@@ -52,18 +52,25 @@ def _kept_attention(trained: Trained, split: Split) -> dict[str, np.ndarray]:
     return kept
 
 
-def _write_attention_page(trained: Trained, sources: Sentences, found: dict[int, list[int]], path: Path) -> None:
+def _write_attention_page(
+    trained: Trained, texts: dict[int, str], sources: Sentences, found: dict[int, list[int]], path: Path
+) -> None:
     first = Sentences.join(sources[i] for i in range(min(len(sources), SHOWN_TRANSLATIONS)))
-    corpus, outputs = trained.corpus, list(found.values())[: len(first)]
+    outputs = list(found.values())[: len(first)]
     with tempfile.TemporaryDirectory() as folder:
         figure = _draw_attention(trained, first, outputs, Path(folder) / "attention.png")
-        rows = [(corpus.source.decode(first[i]), corpus.target.decode(outputs[i])) for i in range(len(first))]
+        rows = [
+            (text, trained.corpus.target.decode(output)) for text, output in zip(texts.values(), outputs, strict=False)
+        ]
         table = Table("Translations", ("source", "translation"), rows)
         write_whole(path, render("Attention", [table], [figure], ""))
 
 
-def _write_attention_archive(trained: Trained, sources: Sentences, found: dict[int, list[int]], path: Path) -> None:
+def _write_attention_archive(
+    trained: Trained, texts: dict[int, str], sources: Sentences, found: dict[int, list[int]], path: Path
+) -> None:
     """{"0.cross": [layers, heads, target, source], …, "0.source": words, "0.target": words}, for line 0."""
+    del texts
     targets, corpus = Sentences.join(found.values()), trained.corpus
     arrays: dict[str, Any] = {}
     for place, (line, kinds) in enumerate(zip(found, attention(trained, sources, targets), strict=True)):

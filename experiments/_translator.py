@@ -286,6 +286,9 @@ def _batches(trained: Trained, source: Sentences, target: Sentences) -> Batches:
     boundaries, last = [trained.data.buckets[0]], trained.data.buckets[-1]
     while boundaries[-1] < longest:
         boundaries.append(min(2 * boundaries[-1], last) if boundaries[-1] < last else 2 * boundaries[-1])
+    room = trained.programs.model.room
+    if room is not None and room >= longest:
+        boundaries[-1] = min(boundaries[-1], room)
     _require_room(trained.programs.model, boundaries[-1])
     tokens = min(EVALUATION_TOKENS, len(source) * boundaries[-1])  # no rows to fill up for a sentence alone
     return in_order(make_buckets(source, target, boundaries, tokens))

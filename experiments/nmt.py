@@ -16,6 +16,7 @@ from attention_jax.data.batching import Batches, gather_on_host, split_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, Reference, load_references
 from attention_jax.data.importing import export_to_tfds, identify, load_or_import
+from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import split_words
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import over_seeds
@@ -65,6 +66,8 @@ COMBINE: dict[str, Callable[..., list[Members]]] = {
     "ensemble": lambda last, *saved: [tuple(found) for found in last_variables(last, *saved)],
     "seeds": lambda last, *saved: [tuple(best_variables(*saved))],
 }
+
+OF_SEVERAL = ("average", "ensemble")  # checkpoints of one seed
 
 
 def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
@@ -189,12 +192,20 @@ def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attentio
     while block := list(itertools.islice(numbered, TRANSLATED_AT_ONCE)):
         texts = {number: text for number, text in block if text.strip()}
         sources = encode(trained.corpus.source, texts.values())
+        _require_room_of_lines(trained, [*texts], sources)
         found = dict(zip(texts, translate(trained, sources, np.array([*texts])), strict=True)) if texts else {}
         if attention_file and found:
-            ATTENTION_WRITERS[Path(attention_file).suffix](trained, sources, found, Path(attention_file))
+            ATTENTION_WRITERS[Path(attention_file).suffix](trained, texts, sources, found, Path(attention_file))
             attention_file = ""
         decode = trained.corpus.target.decode
         yield from (decode(found[number]) if number in found else "" for number, _ in block)
+
+
+def _require_room_of_lines(trained: Trained, numbers: Sequence[int], sources: Sentences) -> None:
+    room = trained.programs.model.room
+    for number, length in zip(numbers, sources.lengths, strict=True):
+        if room is not None and length > room:
+            raise UserError(f"line {number + 1}: {length} tokens with <eos>, and this model has room for {room}.")
 
 
 def prepare(config: ConfigDict, path: Path) -> str:
@@ -274,6 +285,8 @@ def _require_combination(config: ConfigDict) -> None:
             f"config.evaluate.last={last}: needs 1 to {most}, the checkpoints there will be (config.train.keep_last, "
             "config.train.checkpoint_every)."
         )
+    if last > 1 and combine not in OF_SEVERAL:
+        raise UserError(f"config.evaluate.last={last}: is for config.evaluate.combine={' or '.join(OF_SEVERAL)}.")
 
 
 def _trained(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator) -> list[Trained]:
@@ -314,6 +327,8 @@ def _tell_import(corpus: Corpus) -> None:
     meta = corpus.meta
     counts = ", ".join(f"{count:,} {name}" for name, count in meta["pairs"].items())
     print(f"pairs: {counts}; vocabulary: {meta['vocabulary'][0]:,} and {meta['vocabulary'][1]:,}", file=sys.stderr)
+    if meta.get("left_out"):  # absent of older imports
+        print(f"left out {meta['left_out']:,} training pairs whose source is in a held-out file", file=sys.stderr)
     if meta["bad_lines"]:
         print(f"skipped {meta['bad_lines']:,} bad lines, first {', '.join(meta['first_bad_lines'])}", file=sys.stderr)
     if meta["too_long"]["pairs"]:

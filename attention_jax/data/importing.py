@@ -6,6 +6,7 @@ the corpus.
 
 import bisect
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -30,7 +31,7 @@ from attention_jax.data.corpus import (
     texts_file,
 )
 from attention_jax.data.sentences import ArrayWriter, SentenceWriter
-from attention_jax.data.sources import READERS, BadLines, Pair, files_of, kind_of, read_pairs, require_file
+from attention_jax.data.sources import READERS, BadLines, Pair, kind_of, read_pairs, require_files
 from attention_jax.data.splits import REST, SPLITTERS, sentence_key
 from attention_jax.data.tokenizers import EOS, SPECIALS, TOKENIZERS, Tokenizer, train_tokenizer
 from attention_jax.errors import UserError
@@ -63,9 +64,7 @@ def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None =
 
 def identify(config: DataConfig) -> str:
     """What tells the config's data from other data: a digest of its files, or the name of a data set."""
-    files = files_of(config)
-    for path in files:
-        require_file(path)
+    files = require_files(config)
     return digest_of(*files) if files else config.source
 
 
@@ -74,7 +73,7 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
 
     Raises UserError for every kind of bad input, naming the file and line or the key.
     """
-    bad_lines, first_bad_lines = _write_texts(folder, config)
+    notes = _write_texts(folder, config)
     names = [name for name in SPLITS if texts_file(folder, name).stat().st_size]
     if "train" not in names:
         raise UserError(f"{config.path or config.source}: no sentence pair to train on.")
@@ -89,8 +88,9 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
         "vocabulary": [tokenizer.size for tokenizer in tokenizers],
         "vocabulary_digests": [digest_of(folder / f"{side}.vocabulary") for side in SIDES],
         "buckets": config.buckets,
-        "bad_lines": bad_lines,
-        "first_bad_lines": first_bad_lines,
+        "bad_lines": sum(bad.count for bad in notes.bad_lines.values()),
+        "first_bad_lines": [place for bad in notes.bad_lines.values() for place in bad.first],
+        "left_out": notes.left_out,
         "too_long": {"pairs": sum(too_long for _, too_long in written.values()), "what": config.on_long},
         "fingerprint": digest_of(*(folder / f"{name}.{side}.npy" for name in names for side in SIDES)),
     }
@@ -154,12 +154,20 @@ def _require_choices(config: DataConfig) -> None:
         raise UserError(f"config.data.source={config.source!r}: only tfds takes a name: tfds:wmt14_translate/de-en.")
 
 
-def assigned_pairs(config: DataConfig, bad_lines: dict[str, BadLines]) -> Iterator[tuple[str, Pair]]:
-    """Every pair that the config names, with its split; `bad_lines` is filled with those of each file."""
+@dataclasses.dataclass
+class Notes:
+    """What was found while reading: each file's bad lines, and training pairs whose source is in a held-out file."""
+
+    bad_lines: dict[str, BadLines] = dataclasses.field(default_factory=dict)
+    left_out: int = 0
+
+
+def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair]]:
+    """Every pair that the config names, with its split; `notes` is filled on the way."""
 
     def read(path):
-        bad_lines[path] = BadLines(config.on_bad_line)  # a file that is read twice is counted once
-        return read_pairs(config, path, bad_lines[path])
+        notes.bad_lines[path] = BadLines(config.on_bad_line)  # a file that is read twice is counted once
+        return read_pairs(config, path, notes.bad_lines[path])
 
     require_usable(config)
     if kind_of(config) not in ("embedded", "tfds") and not config.path:
@@ -173,18 +181,19 @@ def assigned_pairs(config: DataConfig, bad_lines: dict[str, BadLines]) -> Iterat
     validation, test = (0 if path else getattr(config, name) for name, path in given.items())
     split = SPLITTERS[config.split]
     for name, pair in split(lambda: read(config.train_path), config.train, validation, test, config.seed):
-        is_held_out = held_out and name == "train" and sentence_key(pair) in held_out
+        is_held_out = bool(held_out) and name == "train" and sentence_key(pair) in held_out
+        notes.left_out += is_held_out
         yield REST if is_held_out else name, pair
 
 
-def _write_texts(folder: Path, config: DataConfig) -> tuple[int, list[str]]:
-    """Write every split's pairs; returns how many lines were bad, and where the first of them are."""
-    bad_lines: dict[str, BadLines] = {}
+def _write_texts(folder: Path, config: DataConfig) -> Notes:
+    """Write every split's pairs; returns what was found on the way."""
+    notes = Notes()
     with contextlib.ExitStack() as stack:
         files = {name: stack.enter_context(open(texts_file(folder, name), "w", encoding="utf-8")) for name in ALL}
-        for name, pair in assigned_pairs(config, bad_lines):
+        for name, pair in assigned_pairs(config, notes):
             files[name].write(json.dumps(pair, ensure_ascii=False) + "\n")
-    return sum(bad.count for bad in bad_lines.values()), [place for bad in bad_lines.values() for place in bad.first]
+    return notes
 
 
 def _train_tokenizers(folder: Path, config: DataConfig) -> list[Tokenizer]:

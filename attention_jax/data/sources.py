@@ -12,7 +12,10 @@ HOW_TO_GET = (
     "(fra-eng.zip holds fra.txt); then set --config.data.path."
 )
 
-
+PARALLEL = (
+    "Parallel files are PATH.{} and PATH.{}, of config.data.languages: leave the ending out of config.data.path, or "
+    "name their folder there and the files by config.data.train_path, validation_path and test_path."
+)
 SHOWN = 5  # bad lines that are named
 
 
@@ -60,6 +63,14 @@ def files_of(config: DataConfig) -> list[Path]:
     return [Path(f"{_file(config, name)}{ending}") for name in names for ending in endings]
 
 
+def require_files(config: DataConfig) -> list[Path]:
+    """The files that a config's pairs come from. Raises UserError where one is missing or empty."""
+    advice = PARALLEL.format(*config.languages) if kind_of(config) == "parallel" else HOW_TO_GET
+    for path in (files := files_of(config)):
+        require_file(path, advice)
+    return files
+
+
 def read_tsv(path: Path, bad_lines: BadLines) -> Iterator[Pair]:
     """`source<TAB>target` a line; further columns (attribution) are ignored."""
     for where, line in _lines(path, bad_lines):
@@ -78,6 +89,8 @@ def read_tsv(path: Path, bad_lines: BadLines) -> Iterator[Pair]:
 def read_parallel(path: Path, languages: tuple[str, str], bad_lines: BadLines) -> Iterator[Pair]:
     """Line n of PATH.source translates to line n of PATH.target."""
     files = [Path(f"{path}.{language}") for language in languages]  # `path` is what their names share
+    for file in files:
+        require_file(file, PARALLEL.format(*languages))
     counts = [_count_lines(file) for file in files]
     if counts[0] != counts[1]:
         raise UserError(f"{files[0]} has {counts[0]:,} lines and {files[1]} {counts[1]:,}: they must be parallel.")
@@ -103,7 +116,6 @@ def _lines(path: Path, bad_lines: BadLines) -> Iterator[tuple[str, str | None]]:
 
 
 def _count_lines(path: Path) -> int:
-    require_file(path)
     with open(path, "rb") as file:
         return sum(1 for _ in file)
 

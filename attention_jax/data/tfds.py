@@ -6,6 +6,8 @@
 
 import contextlib
 import difflib
+import io
+import logging
 import pkgutil
 import socket
 import sys
@@ -72,7 +74,7 @@ def write_tfds(
             for place, pair in enumerate(pairs):
                 yield place, dict(zip(languages, (pair.source, pair.target), strict=True))
 
-    with contextlib.redirect_stdout(sys.stderr):  # what TFDS tells is not a result
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS tells a path that is not the last one
         Pairs().download_and_prepare()
 
 
@@ -80,6 +82,7 @@ def _builder(name: str, folder: str) -> Any:
     import tensorflow_datasets as tfds
     import tensorflow_datasets.translate
 
+    logging.getLogger("absl").setLevel(logging.ERROR)  # what is not prepared yet is prepared, or told here
     data_dir = str(Path(folder).expanduser()) if folder else None
     try:
         return tfds.builder(name, data_dir=data_dir, try_gcs=False, file_format="array_record")

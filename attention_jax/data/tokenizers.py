@@ -171,9 +171,9 @@ class SubwordTokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], kind: str, vocabulary: int) -> "SubwordTokenizer":
-        """`vocabulary` pieces, specials included; a small corpus may give fewer of "unigram".
+        """`vocabulary` pieces, specials included; a small corpus may give fewer.
 
-        Raises UserError for a vocabulary that the corpus cannot fill or that cannot hold its characters.
+        Raises UserError for a vocabulary that cannot hold the corpus's characters.
         """
         import sentencepiece
 
@@ -184,7 +184,7 @@ class SubwordTokenizer:
                 model_writer=model,
                 model_type=kind,
                 vocab_size=vocabulary,
-                hard_vocab_limit=kind != "unigram",
+                hard_vocab_limit=False,
                 character_coverage=1.0,
                 pad_id=PAD,
                 bos_id=BOS,

@@ -1,5 +1,6 @@
 """Figures shared by every experiment. Matplotlib is imported when a figure is drawn."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ from jaxtyping import Float
 
 Points = Sequence[float] | np.ndarray
 FEW = 12  # points of a line that are marked
+WORD = 0.16  # inches that the label of a word takes beside the next
+LARGEST = 10.0  # inches of a panel
 
 
 class Figure(NamedTuple):
@@ -65,7 +68,8 @@ def heatmaps(
                     axis.set_axis_off()
                     continue
                 panel = panel[: len(queries), : len(keys)]
-                _write_words(axis, queries, keys)
+                _write_words(axis.set_xticks, keys, cell[0], rotation=60, ha="right", rotation_mode="anchor")
+                _write_words(axis.set_yticks, queries, cell[1])
             image = axis.imshow(
                 panel, cmap="Reds", vmin=0, vmax=float(weights.max()) if top is None else top, aspect="auto"
             )
@@ -79,10 +83,16 @@ def heatmaps(
     return save(figure, path, caption)
 
 
-def _write_words(axis, queries: Sequence[str], keys: Sequence[str]) -> None:
-    words: dict[str, Any] = {"fontsize": 8, "parse_math": False}  # a $ in a corpus is a dollar
-    axis.set_xticks(range(len(keys)), keys, rotation=60, ha="right", rotation_mode="anchor", **words)
-    axis.set_yticks(range(len(queries)), queries, **words)
+def panel_size(words: int, least: float) -> float:
+    """Inches of a panel's side with so many words, its margin included."""
+    return min(max(WORD * words + 1, least), LARGEST)
+
+
+def _write_words(set_ticks, words: Sequence[str], inches: float, **kwargs: Any) -> None:
+    """Labels as close as they can be read: where there are too many words, every second, every third, …"""
+    every = max(1, math.ceil(len(words) * WORD / inches))
+    # a $ in a corpus is a dollar
+    set_ticks(range(0, len(words), every), words[::every], fontsize=8, parse_math=False, **kwargs)
 
 
 def curves(

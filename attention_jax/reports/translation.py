@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from attention_jax.reports.figures import Figure, curves, heatmaps
+from attention_jax.reports.figures import Figure, curves, heatmaps, panel_size
 from attention_jax.reports.page import Table
 
 COLUMNS = 3
@@ -19,7 +19,7 @@ def attention_figure(
     targets: Sequence[Sequence[str]],
     path: Path,
 ) -> Figure:
-    """Which source words each target word looked at, a panel a sentence."""
+    """Which source words each target word looked at, a panel a sentence, as large as the longest needs."""
     columns = min(COLUMNS, len(weights))
     rows = -(-len(weights) // columns)
     longest = [max(matrix.shape[axis] for matrix in weights) for axis in (0, 1)]
@@ -32,13 +32,13 @@ def attention_figure(
     return heatmaps(
         grid,
         path,
-        "Attention on held-out sentences: for each translated word (rows) the weight of each source word (columns).",
+        "Attention: for each word of a translation (rows) the weight of each source word (columns).",
         key_labels=words[0],
         query_labels=words[1],
         xlabel="source",
         ylabel="translation",
         top=1.0,
-        cell=(3.4, 3.0),
+        cell=(panel_size(longest[1], 3.4), panel_size(longest[0], 3.0)),
     )
 
 

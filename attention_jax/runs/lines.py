@@ -14,7 +14,7 @@ def read_lines(path: str) -> Iterator[str]:
     """
     name = "standard input" if path == "-" else path
     if path != "-" and (not Path(path).exists() or Path(path).is_dir()):
-        raise UserError(f"{path}: no such file.")
+        raise UserError(f"{path}: {'a folder, and a file is needed' if Path(path).is_dir() else 'no such file'}.")
     with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
         number = 0
         for number, raw in enumerate(file, start=1):

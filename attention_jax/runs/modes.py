@@ -69,6 +69,9 @@ def translate(experiment: Experiment, request: Request) -> None:
     request.require_run()
     if experiment.translate is None:
         raise UserError(f"config.experiment={request.config.experiment!r}: has nothing to translate.")
+    for flag, path in (("output", Path(request.output)), ("attention", Path(request.attention))):
+        if not path.parent.is_dir():
+            raise UserError(f"--{flag}={path}: there is no folder {path.parent}.")
     stored = read_config(request.workdir)
     if stored is not None:
         refuse_other(request.workdir, stored, request.config, ignoring="evaluate")

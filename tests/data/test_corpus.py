@@ -125,6 +125,7 @@ def test_held_out_files_replace_the_split_and_leave_the_training_pairs(tmp_path)
     held_out = write(tmp_path / "val.txt", [("a3", "x"), ("b", "y")])
     corpus = load_or_import(tmp_path / "data", config(path=train, validation_path=held_out))
     assert corpus.meta["pairs"] == {"train": 9, "validation": 2}
+    assert corpus.meta["left_out"] == 1
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,11 @@ def test_the_same_texts_give_the_same_pieces():
     assert models[0] == models[1]
 
 
-def test_a_vocabulary_that_pieces_cannot_fill_is_refused_by_its_key():
-    with pytest.raises(UserError, match="config.data.vocabulary=4000: .*too high"):
-        SubwordTokenizer.train(LINES, "bpe", 4000)
+@pytest.mark.parametrize("kind", SUBWORDS)
+def test_a_small_corpus_has_fewer_pieces_and_one_that_cannot_hold_its_letters_is_refused_by_its_key(kind):
+    assert SubwordTokenizer.train(LINES, kind, 4000).size < 100
+    with pytest.raises(UserError, match="config.data.vocabulary=6: "):
+        SubwordTokenizer.train(LINES, kind, 6)
 
 
 def test_spacys_rules_split_as_the_published_protocol_does():

@@ -73,7 +73,9 @@ VALUES = {
     "folder": ({"data__path": "/tmp"}, ["/tmp: a folder"]),
     "init_from": ({"train__init_from": "/absent"}, ["config.train.init_from: /absent holds no run"]),
     "tokenizer": ({"data__tokenizer": "chars"}, ["config.data.tokenizer='chars'", "words, spacy, moses, unigram, bpe"]),
-    "pieces": ({"data__tokenizer": "bpe"}, ["config.data.vocabulary=10000", "too high"]),
+    "pieces": ({"data__tokenizer": "bpe", "data__vocabulary": 9}, ["config.data.vocabulary=9: "]),
+    "parallel": ({"data__source": "parallel"}, ["pairs.txt.en: no such file", "PATH.en and PATH.fr"]),
+    "last_of_best": ({"evaluate__last": 2}, ["config.evaluate.last=2: is for", "average or ensemble"]),
     "joint": ({"data__tokenizer": "spacy", "data__joint_vocabulary": True}, ["config.data.joint_vocabulary=True"]),
     "bleu_tokens": (
         {"evaluate__bleu_tokens": "char"},
@@ -206,6 +208,15 @@ def test_nothing_to_translate(finished, tmp_path):
         process = launcher.run(folder, "--mode=translate", f"--input={tmp_path / name}", config="")
         assert_refused(process, message)
     assert_refused(launcher.run(tmp_path / "w", "--mode=translate", config=""), "no run here")
+    process = launcher.run(folder, "--mode=translate", f"--input={tmp_path}", config="")
+    assert_refused(process, f"{tmp_path}: a folder, and a file is needed")
+    absent = tmp_path / "absent" / "out.txt"
+    process = launcher.run(folder, "--mode=translate", f"--output={absent}", config="")
+    assert_refused(process, f"--output={absent}: there is no folder {absent.parent}")
+    process = launcher.run(folder, "--mode=translate", "--config.train.steps=7", config="")
+    assert_refused(process, "train.steps: 40 there, 7 now")
+    process = launcher.run(tmp_path / "w", "--mode=translate", "--config.evaluate.beams=2", config="")
+    assert_refused(process, "no run here")
 
 
 def test_files_that_cannot_be_measured(finished, tmp_path):

@@ -124,7 +124,8 @@ def test_translations_can_be_drawn(finished, tmp_path):
 def test_another_way_of_decoding_is_measured_without_changing_the_run(finished, combine):
     launcher, folder, _ = finished
     before = (folder / "config.json").read_text()
-    process = launcher.run(folder, "--mode=evaluate", evaluate__beams=3, evaluate__combine=combine, evaluate__last=2)
+    asked = [f"--config.evaluate.{name}" for name in ("beams=3", f"combine={combine}", "last=2")]
+    process = launcher.run(folder, "--mode=evaluate", *asked, config="")  # what is not named is the run's
     assert process.returncode == 0, process.err
     found = dict(line.split("\t") for line in process.out.splitlines())
     assert float(found["test.loss"]) != json.loads((folder / "result.json").read_text())["test"]["loss"]
@@ -286,3 +287,18 @@ def test_a_profile_is_written_when_asked_for(tmp_path, launcher):
     process = launcher.run(tmp_path / "run", "--profile", train__steps=12)
     assert process.returncode == 0, process.err
     assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
+
+
+@pytest.mark.slow
+def test_a_sentence_is_translated_wherever_the_model_has_room_and_refused_by_its_line_where_not(launcher, tmp_path):
+    room = {"config": "configs/nmt.py:luong_location,tsv", "model__kwargs__max_length": 14, "train__steps": 2}
+    assert launcher.run(tmp_path / "w", evaluate__examples=1, **room).returncode == 0
+    (tmp_path / "in.txt").write_text("a cat .\n" + "cat " * 13 + "\n" + "cat " * 14 + "\n")
+    flags = ("--mode=translate", f"--input={tmp_path / 'in.txt'}")
+    process = launcher.run(tmp_path / "w", *flags, config="")
+    assert process.returncode == 1
+    assert process.err.splitlines()[-1] == "error: line 3: 15 tokens with <eos>, and this model has room for 14."
+    (tmp_path / "in.txt").write_text("a cat .\n" + "cat " * 13 + "\n")
+    process = launcher.run(tmp_path / "w", *flags, config="")
+    assert process.returncode == 0, process.err
+    assert len(process.out.splitlines()) == 2
