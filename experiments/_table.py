@@ -43,7 +43,7 @@ class Row(NamedTuple):
 ROWS = (
     Row("seq2seq", 1, "20.6"),
     Row("bahdanau", 3, "28.3"),
-    Row("luong_general", 3, "–"),
+    Row("luong_concat", 3, "–"),
     Row("transformer_small", 3, "36.5"),
     Row(
         "transformer_tiny",
