@@ -198,6 +198,7 @@ EVALUATE = {
     "last": 1,  # how many checkpoints, of those that train.keep_last keeps
     "beams": 1,  # 1: greedy
     "length_penalty": 1.0,  # of beams: 0 prefers short translations
+    "n_best": 1,  # more, up to beams: --mode=translate writes so many lines a sentence, each a score, a tab, the text
     "temperature": 0.0,  # more than 0: words are drawn, each sentence's with a key of its own
     "top_k": 0,  # of the k likeliest words; 0: of all
     "top_p": 1.0,  # of the likeliest words with this mass

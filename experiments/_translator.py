@@ -47,7 +47,8 @@ class Translator(NamedTuple):
 
     model: nn.Module
     loss: Any  # (members, batch) → Sums, without dropout or smoothing
-    translate: Any  # (members, batch) → hypotheses
+    translate: Any  # (members, batch) → the ids of one translation each
+    n_best: Any  # (members, batch) → Hypotheses, as many as beams
     alignment: Any  # (members, batch) → weights [B, T, S] of `config.evaluate.alignment_layer`; None without attention
     weights: Any  # (members, batch) → those of every layer and head, by kind: [B, layers, heads, Q, K]
 
@@ -98,9 +99,9 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     words, or as many as a longer source.
     """
     _bleu_tokens(config)  # refuses, before any work, what it cannot count
-    search, alignment_layer = _search(config), config.evaluate.alignment_layer
+    alignment_layer = config.evaluate.alignment_layer
 
-    def translate(members, batch):
+    def decode(search, members, batch):
         source = batch["source"]
         lengths, longest = _lengths(source), max(config.data.max_length, source.shape[-1])
         memories = [model.apply(variables, source, lengths, method="encode") for variables in members]
@@ -130,7 +131,8 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     return Translator(
         model,
         loss=jax.jit(evaluation_loss),
-        translate=jax.jit(translate),
+        translate=jax.jit(functools.partial(decode, _search(config))),
+        n_best=jax.jit(functools.partial(decode, _beam_search(config))),
         alignment=jax.jit(alignment) if layers else None,
         weights=jax.jit(weights),
     )
@@ -139,8 +141,10 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
 def _search(config: ConfigDict) -> Callable:
     """How `config.evaluate` finds a translation: (step, cache, is_empty, max_length, places) → tokens."""
     asked, ends = config.evaluate, {"bos": BOS, "eos": EOS, "pad": PAD}
-    if asked.beams < 1:
-        raise UserError(f"config.evaluate.beams={asked.beams}: needs 1 or more.")
+    if not 1 <= asked.n_best <= asked.beams:
+        raise UserError(
+            f"config.evaluate: beams={asked.beams} and n_best={asked.n_best} need 1 or more, and n_best at most beams."
+        )
     if asked.temperature < 0 or asked.top_k < 0 or not 0 < asked.top_p <= 1:
         raise UserError(
             f"config.evaluate: temperature={asked.temperature} and top_k={asked.top_k} need 0 or more, and "
@@ -153,22 +157,32 @@ def _search(config: ConfigDict) -> Callable:
             f"config.evaluate: top_k={asked.top_k} and top_p={asked.top_p} are of words that are drawn: "
             "set temperature to more than 0."
         )
-    key, beams, penalty = jax.random.key(asked.seed), asked.beams, asked.length_penalty
+    key, find_best = jax.random.key(asked.seed), _beam_search(config)
 
     def draw(step, cache, is_empty, longest, places):
         keys = jax.vmap(functools.partial(jax.random.fold_in, key))(places)
         kept = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p}
         return sample(step, cache, is_empty, longest, keys, **kept, **ends)
 
-    def search(step, cache, is_empty, longest, places):
-        del places
-        return beam_search(step, cache, is_empty, longest, beams=beams, length_penalty=penalty, **ends).tokens[:, 0]
+    def search(*arguments):
+        return find_best(*arguments).tokens[:, 0]
 
     def take_likeliest(step, cache, is_empty, longest, places):
         del places
         return greedy(step, cache, is_empty, longest, **ends)
 
     return draw if asked.temperature else search if asked.beams > 1 else take_likeliest
+
+
+def _beam_search(config: ConfigDict) -> Callable:
+    beams, length_penalty = config.evaluate.beams, config.evaluate.length_penalty
+
+    def search(step, cache, is_empty, longest, places):
+        del places
+        ends = {"bos": BOS, "eos": EOS, "pad": PAD}
+        return beam_search(step, cache, is_empty, longest, beams=beams, length_penalty=length_penalty, **ends)
+
+    return search
 
 
 class Measured(NamedTuple):
@@ -253,6 +267,17 @@ def translate(trained: Trained, sources: Sentences, numbers: np.ndarray | None =
         return trained.programs.translate(trained.members, batch | {"place": place})
 
     return [row[row != PAD].tolist() for row in gather_rows(program, _batches(trained, sources, sources))]
+
+
+def translate_n_best(trained: Trained, sources: Sentences, count: int) -> list[list[tuple[float, list[int]]]]:
+    """The `count` best translations of every source with their scores, in nats over the length penalty, best first."""
+    found: dict[int, list[tuple[float, list[int]]]] = {}
+    for places, batch in _batches(trained, sources, sources):
+        tokens, scores = jax.device_get(trained.programs.n_best(trained.members, batch))
+        for row, place in enumerate(places.tolist()):
+            ids = (hypothesis[hypothesis != PAD].tolist() for hypothesis in tokens[row, :count])
+            found[place] = list(zip(scores[row, :count].tolist(), ids, strict=True))
+    return [found[place] for place in sorted(found)]
 
 
 def align(trained: Trained, source: Sentences, target: Sentences) -> list[np.ndarray]:

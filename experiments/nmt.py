@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -50,6 +51,7 @@ from experiments._translator import (
     measure_split,
     split_of_files,
     translate,
+    translate_n_best,
     translate_texts,
     translator,
 )
@@ -180,6 +182,7 @@ def _book_references(folder: Path, named: Sequence[str]) -> dict[str, Reference]
 def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attention_file: str) -> Iterator[str]:
     """The first seed's translation of every line, in order; an empty line stays empty.
 
+    With `config.evaluate.n_best` more than 1, so many lines a line, best first: a score, a tab, a translation.
     `attention_file`, where it is not empty, gets the attention of the first lines: a page (.html) their alignments,
     an archive (.npz) every layer's and head's weights.
     """
@@ -193,12 +196,30 @@ def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attentio
         texts = {number: text for number, text in block if text.strip()}
         sources = encode(trained.corpus.source, texts.values())
         _require_room_of_lines(trained, [*texts], sources)
-        found = dict(zip(texts, translate(trained, sources, np.array([*texts])), strict=True)) if texts else {}
+        found = dict(zip(texts, _hypotheses(config, trained, sources, [*texts]), strict=True)) if texts else {}
         if attention_file and found:
-            ATTENTION_WRITERS[Path(attention_file).suffix](trained, texts, sources, found, Path(attention_file))
+            best = {number: ids for number, ((_, ids), *_) in found.items()}
+            ATTENTION_WRITERS[Path(attention_file).suffix](trained, texts, sources, best, Path(attention_file))
             attention_file = ""
-        decode = trained.corpus.target.decode
-        yield from (decode(found[number]) if number in found else "" for number, _ in block)
+        for number, _ in block:
+            yield from _written(found.get(number, ()), trained.corpus.target.decode, config.evaluate.n_best)
+
+
+def _hypotheses(
+    config: ConfigDict, trained: Trained, sources: Sentences, numbers: Sequence[int]
+) -> list[list[tuple[float, list[int]]]]:
+    """Scores and ids of each source's translations, best first; of one alone the score is not known."""
+    if config.evaluate.n_best > 1:
+        return translate_n_best(trained, sources, config.evaluate.n_best)
+    return [[(math.nan, ids)] for ids in translate(trained, sources, np.array(numbers))]
+
+
+def _written(
+    hypotheses: Sequence[tuple[float, list[int]]], decode: Callable[[Sequence[int]], str], n_best: int
+) -> list[str]:
+    if n_best == 1:
+        return [decode(ids) for _, ids in hypotheses] or [""]
+    return [f"{score:.4f}\t{decode(ids)}" for score, ids in hypotheses] or ["\t"] * n_best
 
 
 def _require_room_of_lines(trained: Trained, numbers: Sequence[int], sources: Sentences) -> None:

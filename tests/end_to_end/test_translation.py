@@ -120,6 +120,21 @@ def test_translations_can_be_drawn(finished, tmp_path):
     assert len(set(found[0])) > 1
 
 
+def test_the_n_best_translations_of_a_line_are_written_with_their_scores_the_first_as_without_them(finished, tmp_path):
+    launcher, folder, _ = finished
+    (tmp_path / "in.txt").write_text("the cat sleeps .\n\na boy reads .\n")
+    flags = ("--mode=translate", f"--input={tmp_path / 'in.txt'}", "--config.evaluate.beams=3")
+    alone = launcher.run(folder, *flags, config="").out.splitlines()
+    process = launcher.run(folder, *flags, "--config.evaluate.n_best=3", config="")
+    assert process.returncode == 0, process.err
+    lines = [line.split("\t") for line in process.out.splitlines()]
+    assert [lines[place][1] for place in (0, 3, 6)] == alone
+    assert lines[3:6] == [["", ""]] * 3
+    for found in (lines[:3], lines[6:]):
+        scores = [float(score) for score, _ in found]
+        assert 0 > scores[0] >= scores[1] >= scores[2] > -50
+
+
 @pytest.mark.parametrize("combine", ["average", "ensemble"])
 def test_another_way_of_decoding_is_measured_without_changing_the_run(finished, combine):
     launcher, folder, _ = finished
