@@ -26,9 +26,10 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     )
     baseline = baseline_of(config, measured, names)
     result = answer(scores, 1, baseline)
-    caption = "BLEU by the source's length in words, means over seeds in their 95% intervals."
+    caption = "BLEU by the source's length, means over seeds in their 95% intervals."
     drawn = panels(result["curves"], "bleu")
-    figure = length_curves(drawn, None, folder / "bleu_by_length.png", ylabel="test BLEU", caption=caption)
+    path = folder / "bleu_by_length.png"
+    figure = length_curves(drawn, None, path, xlabel="words of the source", ylabel="test BLEU", caption=caption)
     table = order_table(result["orders"], tasks_of(scores), "Test BLEU", "setting", "BLEU", baseline)
     return Conclusion(result, [figure], [table])
 

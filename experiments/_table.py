@@ -112,7 +112,8 @@ def draw() -> None:
             of_seeds = {one["seeds"][0]: Measured({"bleu": one["test"]["bleu_by_length"]}, 0.0) for one in members}
             scores[row.model] = {"test 2016, greedy": of_seeds}
     if scores:
-        length_curves(panels(answer(scores, 1, "")["curves"], "bleu"), None, FIGURE, ylabel="BLEU", caption="")
+        drawn = panels(answer(scores, 1, "")["curves"], "bleu")
+        length_curves(drawn, None, FIGURE, xlabel="words of the source", ylabel="BLEU", caption="")
 
 
 def columns(row: Row) -> dict[str, str]:

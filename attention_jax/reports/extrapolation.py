@@ -16,6 +16,7 @@ def length_curves(
     trained: int | None,
     path: Path,
     *,
+    xlabel: str = "length",
     ylabel: str = "",
     log_y: bool = False,
     caption: str = "By length, means over seeds in their 95% intervals; the dashed line is the trained length.",
@@ -39,7 +40,7 @@ def length_curves(
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter("")
         axis.set_title(title, fontsize=9)
-        axis.set_xlabel("length")
+        axis.set_xlabel(xlabel)
         axis.set_ylabel(ylabel or title)
         axis.grid(alpha=0.3)
     for axis in axes.flat[len(panels) :]:
