@@ -167,6 +167,11 @@ def guarded(argv: list[str]) -> None:
         fail(str(error))
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except AttributeError as error:
+        if not isinstance(error.args[0], KeyError):  # which a config raises for a key that it lacks
+            raise
+        key = re.sub(r"\W", "", str(error))
+        fail(f"the config has no {key!r}: its run was started by another version of this code; use that one.")
     except OSError as error:
         if error.errno != errno.ENOSPC:
             fail(f"{error.filename or 'input or output'}: {error.strerror or error}.")

@@ -197,6 +197,16 @@ def test_a_vocabulary_that_is_missing_or_of_another_run(finished, tmp_path):
     assert_refused(launcher.run(tmp_path / "w", "--mode=evaluate", config=""), f"{vocabulary}: missing")
 
 
+def test_a_run_of_a_version_whose_configs_had_less(finished, tmp_path):
+    launcher, folder, _ = finished
+    shutil.copytree(folder, tmp_path / "w")
+    config = json.loads((tmp_path / "w" / "config.json").read_text())
+    del config["evaluate"]["n_best"]
+    (tmp_path / "w" / "config.json").write_text(json.dumps(config))
+    process = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
+    assert_refused(process, "the config has no 'n_best'", "another version")
+
+
 def test_nothing_to_translate(finished, tmp_path):
     launcher, folder, _ = finished
     (tmp_path / "empty.txt").write_text("")
