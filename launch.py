@@ -168,10 +168,10 @@ def guarded(argv: list[str]) -> None:
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except AttributeError as error:
-        if not isinstance(error.args[0], KeyError):  # which a config raises for a key that it lacks
+        if not any(isinstance(arg, KeyError) for arg in error.args):  # which a config raises for a key that it lacks
             raise
         key = re.sub(r"\W", "", str(error))
-        fail(f"the config has no {key!r}: its run was started by another version of this code; use that one.")
+        fail(f"the config has no {key!r}: add it to the config file, or use the version that started the run.")
     except OSError as error:
         if error.errno != errno.ENOSPC:
             fail(f"{error.filename or 'input or output'}: {error.strerror or error}.")

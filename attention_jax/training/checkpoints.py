@@ -22,7 +22,7 @@ class Checkpoints:
     """Numbered states in a folder: the last `keep_last` of the steps that are due, and the newest whichever it is.
 
     `tell` gets a line when a checkpoint cannot be read. `vocabulary` tells the one that the states were trained with
-    from others; the folder keeps the first that it was opened with.
+    from others; the folder keeps that of its first checkpoint.
     """
 
     def __init__(
@@ -44,6 +44,8 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             enable_async_checkpointing=False, create=not read_only, read_only=read_only
         )
+        if not read_only and not any(self._folder.glob("[0-9]*")):  # a kill may have cut it short
+            shutil.rmtree(self._folder / "metadata", ignore_errors=True)
         self._manager = ocp.CheckpointManager(self._folder, options=options, metadata={"vocabulary": vocabulary})
         self.vocabulary = self._manager.metadata().custom_metadata.get("vocabulary", vocabulary)
 

@@ -204,7 +204,7 @@ def test_a_run_of_a_version_whose_configs_had_less(finished, tmp_path):
     del config["evaluate"]["n_best"]
     (tmp_path / "w" / "config.json").write_text(json.dumps(config))
     process = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
-    assert_refused(process, "the config has no 'n_best'", "another version")
+    assert_refused(process, "the config has no 'n_best'", "the version that started the run")
 
 
 def test_nothing_to_translate(finished, tmp_path):

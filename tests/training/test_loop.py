@@ -278,3 +278,18 @@ def test_what_is_saved_between_pushes_out_nothing_that_was_due(tmp_path):
     checkpoints.save(40, {"step": np.full(3, 40)})
     assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [30, 40]
     checkpoints.close()
+
+
+def test_checkpoints_stay_with_their_vocabulary_and_a_kill_before_the_first_leaves_nothing_in_the_way(tmp_path):
+    def vocabulary_of(name, state=None):
+        checkpoints = Checkpoints(tmp_path, 2, print, vocabulary=name)
+        if state is not None:
+            checkpoints.save(1, state)
+        checkpoints.close()
+        return checkpoints.vocabulary
+
+    vocabulary_of("cut short")
+    for path in (tmp_path / "metadata").iterdir():
+        path.write_text("{")
+    assert vocabulary_of("one", {"w": np.zeros(3)}) == "one"
+    assert vocabulary_of("other") == "one"
