@@ -18,17 +18,19 @@ from typing import Any, NamedTuple
 from absl import app, flags
 from tabulate import tabulate
 
-from attention_jax.evaluation.statistics import summarize
+from attention_jax.evaluation.statistics import mean_interval, summarize
 from attention_jax.reports.extrapolation import length_curves
+from attention_jax.reports.figures import curves
 from experiments._comparison import Measured, Scores, answer, panels
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "experiments" / "results"
-FIGURE = ROOT / "docs" / "figures" / "multi30k.png"
+FIGURES = ROOT / "docs" / "figures"
 DATA = flags.DEFINE_string("data", "", "The folder of Multi30k: train, val and test_2016_flickr, .de and .en.")
 RUNS = flags.DEFINE_string("runs", "runs/multi30k", "Where the runs are, a folder each.")
 ONLY = flags.DEFINE_list("only", [], "Rows to train, as MODEL or MODEL-SEED; default: all.")
 BEAMS = ("--config.evaluate.beams=5",)
+BASELINE = "bahdanau"
 
 
 class Row(NamedTuple):
@@ -38,6 +40,11 @@ class Row(NamedTuple):
     seeds: int
     published: str
     overrides: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Its seeds' names, of their runs and kept results."""
+        return [f"{self.model}-{seed}" for seed in range(self.seeds)]
 
 
 ROWS = (
@@ -72,47 +79,56 @@ ROWS = (
 
 def main(argv: list[str]) -> None:
     del argv
+    known = {row.model for row in ROWS} | {name for row in ROWS for name in row.names}
+    if unknown := set(ONLY.value) - known:
+        sys.exit(f"error: --only={','.join(sorted(unknown))}: choose among {', '.join(sorted(known))}.")
     RESULTS.mkdir(parents=True, exist_ok=True)
     for row in ROWS if DATA.value else ():
-        for seed in range(row.seeds):
-            if not ONLY.value or {row.model, f"{row.model}-{seed}"} & set(ONLY.value):
-                make(row, seed)
+        for seed, name in enumerate(row.names):
+            if not ONLY.value or {row.model, name} & set(ONLY.value):
+                make(row, seed, name)
     print(
         tabulate([columns(row) for row in ROWS if found(row)], headers="keys", tablefmt="github", disable_numparse=True)
     )
-    draw()
+    draw_lengths()
+    draw_learning()
 
 
-def make(row: Row, seed: int) -> None:
+def make(row: Row, seed: int, name: str) -> None:
     """Train one seed of a row, or go on with it, measure it both ways and keep the result."""
-    kept = RESULTS / f"multi30k-{row.model}-{seed}.json"
+    kept, workdir = _kept(name), Path(RUNS.value).absolute() / name
+    asked = [f"--config=configs/nmt.py:{row.model},multi30k", f"--config.seeds=({seed},)", *row.overrides]
+    command = f"python launch.py {shlex.join([asked[0], '--config.data.path=multi30k', *asked[1:]])}"
     if kept.exists():
+        made_by = json.loads(kept.read_text(encoding="utf-8"))["command"]
+        if made_by != command:
+            sys.exit(f"error: {kept}: made by another recipe, {made_by}. Remove it, and the row is trained again.")
         return
-    workdir = Path(RUNS.value).absolute() / f"{row.model}-{seed}"
-    config = f"--config=configs/nmt.py:{row.model},multi30k"
-    asked = [config, f"--config.data.path={Path(DATA.value).absolute()}", f"--config.seeds=({seed},)", *row.overrides]
-    launch = [sys.executable, "launch.py", *asked, f"--workdir={workdir}"]
-    subprocess.run(launch, cwd=ROOT, check=True, stdout=sys.stderr)
-    measured = subprocess.run(
-        [*launch, "--mode=evaluate", *BEAMS], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
-    )
-    with_beams = dict(line.split("\t") for line in measured.stdout.splitlines())
+    launch = [sys.executable, "launch.py", *asked, f"--config.data.path={Path(DATA.value).absolute()}"]
+    _run([*launch, f"--workdir={workdir}"], stdout=sys.stderr)
+    measured = _run([*launch, f"--workdir={workdir}", "--mode=evaluate", *BEAMS], stdout=subprocess.PIPE)
+    with_beams = dict(line.split("\t") for line in measured.splitlines())
     result = json.loads((workdir / "result.json").read_text(encoding="utf-8"))
     finished = datetime.date.fromtimestamp((workdir / "result.json").stat().st_mtime)
-    result["test"]["beams"] = {name: float(with_beams[f"test.{name}"]) for name in ("bleu", "bleu_13a", "chrf")}
-    asked[1] = "--config.data.path=multi30k"
-    result |= {"command": f"python launch.py {shlex.join(asked)}", "date": str(finished)}
+    result["test"]["beams"] = {metric: float(with_beams[f"test.{metric}"]) for metric in ("bleu", "bleu_13a", "chrf")}
+    result |= {"command": command, "date": str(finished), "learning": learning(workdir)}
     del result["data"]
     kept.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def learning(workdir: Path) -> dict[str, list[float]]:
+    """A run's validation BLEU by training step."""
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    measured = [line for line in lines if "validation.bleu" in line]
+    return {"step": [line["step"] for line in measured], "bleu": [line["validation.bleu"] for line in measured]}
+
+
 def found(row: Row) -> list[dict]:
     """The results that are kept of a row's seeds."""
-    paths = (RESULTS / f"multi30k-{row.model}-{seed}.json" for seed in range(row.seeds))
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+    return [json.loads(_kept(name).read_text(encoding="utf-8")) for name in row.names if _kept(name).exists()]
 
 
-def draw() -> None:
+def draw_lengths() -> None:
     """BLEU by the length of the source, of the models that translate German to English greedily."""
     scores: Scores = {}
     for row in ROWS:
@@ -121,7 +137,21 @@ def draw() -> None:
             scores[row.model] = {"test 2016, greedy": of_seeds}
     if scores:
         drawn = panels(answer(scores, 1, "")["curves"], "bleu")
-        length_curves(drawn, None, FIGURE, xlabel="words of the source", ylabel="BLEU", caption="")
+        path = FIGURES / "multi30k.png"
+        length_curves(drawn, None, path, xlabel="words of the source", ylabel="BLEU", caption="")
+
+
+def draw_learning() -> None:
+    """Validation BLEU by training FLOPs, each row's first seed."""
+    series = {}
+    for row in ROWS:
+        for one in found(row)[:1]:
+            steps, bleu = one["learning"]["step"], one["learning"]["bleu"]
+            spent = [step / steps[-1] * one["cost"]["flops"] / 1e15 for step in steps]
+            series[row.model + " (its own protocol)" * bool(row.overrides)] = (spent, bleu)
+    if series:
+        path = FIGURES / "multi30k_learning.png"
+        curves(series, path, "", xlabel="PFLOPs of training", ylabel="validation BLEU, greedy")
 
 
 def columns(row: Row) -> dict[str, str]:
@@ -143,6 +173,7 @@ def columns(row: Row) -> dict[str, str]:
         "parameters": f"{means['cost']['parameters'] / 1e6:.1f}M",
         "published": row.published,
         "test BLEU, greedy": show("test", "bleu"),
+        f"− {BASELINE}": difference(row),
         "5 beams": show("test", "beams", "bleu"),
         "13a, greedy": show("test", "bleu_13a"),
         "chrF": show("test", "chrf"),
@@ -150,6 +181,28 @@ def columns(row: Row) -> dict[str, str]:
         "PFLOPs": f"{means['cost']['flops'] / 1e15:.2f}",
         "minutes": f"{means['cost']['seconds'] / 60:.0f}",
     }
+
+
+def difference(row: Row) -> str:
+    """How much more test BLEU than the baseline, over the seeds that both have, with its 95% interval."""
+    if row.overrides or row.model == BASELINE:
+        return ""
+    baseline = next(each for each in ROWS if each.model == BASELINE)
+    own, its = ({one["seeds"][0]: one["test"]["bleu"] for one in found(each)} for each in (row, baseline))
+    if not (shared := own.keys() & its.keys()):
+        return ""
+    mean, low, high = mean_interval([own[seed] - its[seed] for seed in shared])
+    return f"{mean:+.1f}" + (f" [{low:+.1f}, {high:+.1f}]" if len(shared) > 1 else "")
+
+
+def _kept(name: str) -> Path:
+    return RESULTS / f"multi30k-{name}.json"
+
+
+def _run(command: list[str], stdout: Any) -> str:
+    """A command's standard output; where it fails, it has said why, and so do we end."""
+    done = subprocess.run(command, cwd=ROOT, stdout=stdout, text=True)
+    return done.stdout if done.returncode == 0 else sys.exit(done.returncode)
 
 
 if __name__ == "__main__":

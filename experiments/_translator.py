@@ -38,8 +38,8 @@ from attention_jax.training.state import Variables
 
 Members = tuple[Variables, ...]  # what translates together: one model, or several whose probabilities are averaged
 
-
 EVALUATION_TOKENS = 4096  # padded tokens of a side in a batch that is only measured
+ENDS = {"bos": BOS, "eos": EOS, "pad": PAD}
 
 
 class Translator(NamedTuple):
@@ -140,7 +140,7 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
 
 def _search(config: ConfigDict) -> Callable:
     """How `config.evaluate` finds a translation: (step, cache, is_empty, max_length, places) → tokens."""
-    asked, ends = config.evaluate, {"bos": BOS, "eos": EOS, "pad": PAD}
+    asked = config.evaluate
     if not 1 <= asked.n_best <= asked.beams:
         raise UserError(
             f"config.evaluate: beams={asked.beams} and n_best={asked.n_best} need 1 or more, and n_best at most beams."
@@ -162,14 +162,14 @@ def _search(config: ConfigDict) -> Callable:
     def draw(step, cache, is_empty, longest, places):
         keys = jax.vmap(functools.partial(jax.random.fold_in, key))(places)
         kept = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p}
-        return sample(step, cache, is_empty, longest, keys, **kept, **ends)
+        return sample(step, cache, is_empty, longest, keys, **kept, **ENDS)
 
     def search(*arguments):
         return find_best(*arguments).tokens[:, 0]
 
     def take_likeliest(step, cache, is_empty, longest, places):
         del places
-        return greedy(step, cache, is_empty, longest, **ends)
+        return greedy(step, cache, is_empty, longest, **ENDS)
 
     return draw if asked.temperature else search if asked.beams > 1 else take_likeliest
 
@@ -179,8 +179,7 @@ def _beam_search(config: ConfigDict) -> Callable:
 
     def search(step, cache, is_empty, longest, places):
         del places
-        ends = {"bos": BOS, "eos": EOS, "pad": PAD}
-        return beam_search(step, cache, is_empty, longest, beams=beams, length_penalty=length_penalty, **ends)
+        return beam_search(step, cache, is_empty, longest, beams=beams, length_penalty=length_penalty, **ENDS)
 
     return search
 

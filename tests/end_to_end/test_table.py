@@ -4,6 +4,7 @@ import json
 
 import pytest
 from absl import flags
+from absl.testing import flagsaver
 
 from experiments import _table
 
@@ -17,6 +18,8 @@ KEPT = {
         "beams": {"bleu": 31.0, "bleu_13a": 30.0, "chrf": 51.0},
     },
     "cost": {"parameters": 6_300_000, "flops": 2e14, "seconds": 600.0},
+    "learning": {"step": [10, 20], "bleu": [12.0, 29.0]},
+    "command": "python launch.py --config=another.py",
 }
 
 
@@ -24,7 +27,7 @@ KEPT = {
 def keep(tmp_path, monkeypatch):
     """Keep results of a model with some BLEU, a seed each."""
     monkeypatch.setattr(_table, "RESULTS", tmp_path)
-    monkeypatch.setattr(_table, "FIGURE", tmp_path / "multi30k.png")
+    monkeypatch.setattr(_table, "FIGURES", tmp_path)
 
     def kept(model, *values):
         for seed, bleu in enumerate(values):
@@ -43,7 +46,8 @@ def test_the_table_is_printed_and_drawn_from_the_kept_results(keep, capsys, tmp_
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["seq2seq", "bahdanau"]
     assert " 39.0 " in lines[-1]
     assert " 31.0 " in lines[-1]
-    assert (tmp_path / "multi30k.png").stat().st_size > 0
+    for figure in ("multi30k.png", "multi30k_learning.png"):
+        assert (tmp_path / figure).stat().st_size > 0
 
 
 def test_seeds_are_averaged_with_their_interval(keep):
@@ -51,3 +55,23 @@ def test_seeds_are_averaged_with_their_interval(keep):
     columns = _table.columns(next(row for row in _table.ROWS if row.model == "bahdanau"))
     assert columns["seeds"] == "3"
     assert columns["test BLEU, greedy"] == "32.0 [27.0, 37.0]"  # 32 ± 4.303 · 2 / √3
+
+
+def test_a_difference_is_over_the_seeds_that_both_have(keep):
+    keep("bahdanau", 30.0, 31.0, 33.0)
+    keep("luong_concat", 31.0, 33.0)
+    rows = {row.model: row for row in _table.ROWS}
+    assert _table.difference(rows["luong_concat"]) == "+1.5 [-4.9, +7.9]"  # 1.5 ± 12.706 · .707 / √2
+    assert _table.difference(rows["bahdanau"]) == ""
+
+
+def test_a_result_of_another_recipe_is_refused(keep):
+    keep("bahdanau", 30.0)
+    with pytest.raises(SystemExit, match="another recipe"):
+        _table.make(_table.ROWS[1], 0, "bahdanau-0")
+
+
+def test_a_row_that_does_not_exist_is_refused():
+    flags.FLAGS.mark_as_parsed()
+    with flagsaver.flagsaver(only=["bahdanua"]), pytest.raises(SystemExit, match="bahdanua: choose among bahdanau,"):
+        _table.main([])
