@@ -12,6 +12,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from tabulate import tabulate
 from attention_jax.evaluation.statistics import mean_interval, summarize
 from attention_jax.reports.extrapolation import length_curves
 from attention_jax.reports.figures import curves
+from attention_jax.sweeps.cells import flatten
+from configs.nmt import get_config
 from experiments._comparison import Measured, Scores, answer, panels
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +34,7 @@ RUNS = flags.DEFINE_string("runs", "runs/multi30k", "Where the runs are, a folde
 ONLY = flags.DEFINE_list("only", [], "Rows to train, as MODEL or MODEL-SEED; default: all.")
 BEAMS = ("--config.evaluate.beams=5",)
 BASELINE = "bahdanau"
+LOCAL = ("data.path",)  # keys of a config that say where things are, and change no number
 
 
 class Row(NamedTuple):
@@ -39,7 +43,7 @@ class Row(NamedTuple):
     model: str
     seeds: int
     published: str
-    overrides: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] = {}
 
     @property
     def names(self) -> list[str]:
@@ -56,23 +60,23 @@ ROWS = (
         "transformer_tiny",
         1,
         "41.0 (English→German, five beams, Moses's tokens)",
-        (
-            "--config.data.languages=('en','de')",
-            "--config.train.steps=7000",  # an hour or so of one core; its own recipe is for a GPU's many epochs
-            "--config.train.evaluate_every=1000",
-            "--config.train.checkpoint_every=250",
-            "--config.model.kwargs.norm_first=True",
-            "--config.model.kwargs.dropout_sites=('embeddings','residual')",
-            "--config.optimizer.schedule=cosine",
-            "--config.optimizer.learning_rate=2e-3",
-            "--config.optimizer.warmup_steps=300",
-            "--config.optimizer.dropout=0.1",
-            "--config.data.batch_tokens=1024",
-            "--config.data.vocabulary=6000",
-            "--config.evaluate.combine=average",
-            "--config.evaluate.last=5",
-            "--config.evaluate.bleu_tokens=moses",
-        ),
+        {
+            "data.languages": ("en", "de"),
+            "train.steps": 7000,  # an hour or so of one core; its own recipe is for a GPU's many epochs
+            "train.evaluate_every": 1000,
+            "train.checkpoint_every": 250,
+            "model.kwargs.norm_first": True,
+            "model.kwargs.dropout_sites": ("embeddings", "residual"),
+            "optimizer.schedule": "cosine",
+            "optimizer.learning_rate": 2e-3,
+            "optimizer.warmup_steps": 300,
+            "optimizer.dropout": 0.1,
+            "data.batch_tokens": 1024,
+            "data.vocabulary": 6000,
+            "evaluate.combine": "average",
+            "evaluate.last": 5,
+            "evaluate.bleu_tokens": "moses",
+        },
     ),
 )
 
@@ -97,23 +101,48 @@ def main(argv: list[str]) -> None:
 def make(row: Row, seed: int, name: str) -> None:
     """Train one seed of a row, or go on with it, measure it both ways and keep the result."""
     kept, workdir = _kept(name), Path(RUNS.value).absolute() / name
-    asked = [f"--config=configs/nmt.py:{row.model},multi30k", f"--config.seeds=({seed},)", *row.overrides]
-    command = f"python launch.py {shlex.join([asked[0], '--config.data.path=multi30k', *asked[1:]])}"
+    overrides = {"seeds": (seed,), **row.overrides}
     if kept.exists():
-        made_by = json.loads(kept.read_text(encoding="utf-8"))["command"]
-        if made_by != command:
-            sys.exit(f"error: {kept}: made by another recipe, {made_by}. Remove it, and the row is trained again.")
+        require_recipe(kept, row, overrides)
         return
-    launch = [sys.executable, "launch.py", *asked, f"--config.data.path={Path(DATA.value).absolute()}"]
+    config = f"--config=configs/nmt.py:{row.model},multi30k"
+    asked = [f"--config.{key}={value}" for key, value in overrides.items()]
+    launch = [sys.executable, "launch.py", config, f"--config.data.path={Path(DATA.value).absolute()}", *asked]
     _run([*launch, f"--workdir={workdir}"], stdout=sys.stderr)
     measured = _run([*launch, f"--workdir={workdir}", "--mode=evaluate", *BEAMS], stdout=subprocess.PIPE)
-    with_beams = dict(line.split("\t") for line in measured.splitlines())
     result = json.loads((workdir / "result.json").read_text(encoding="utf-8"))
-    finished = datetime.date.fromtimestamp((workdir / "result.json").stat().st_mtime)
-    result["test"]["beams"] = {metric: float(with_beams[f"test.{metric}"]) for metric in ("bleu", "bleu_13a", "chrf")}
-    result |= {"command": command, "date": str(finished), "learning": learning(workdir)}
     del result["data"]
-    kept.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with_beams = dict(line.split("\t") for line in measured.splitlines())
+    result["test"]["beams"] = {metric: float(with_beams[f"test.{metric}"]) for metric in ("bleu", "bleu_13a", "chrf")}
+    command = f"python launch.py {shlex.join([config, '--config.data.path=multi30k', *asked])}"
+    kept.write_text(_json(result | {"command": command} | evidence(workdir)), encoding="utf-8")
+
+
+def require_recipe(kept: Path, row: Row, overrides: Mapping[str, Any]) -> None:
+    """Refuse a kept result where a value of its config is another one now; what its config lacks is newer than it."""
+    config = get_config(f"{row.model},multi30k")
+    config.update_from_flattened_dict(overrides)
+    now = flatten(json.loads(_json(config.to_dict())))
+    before = flatten(json.loads(kept.read_text(encoding="utf-8"))["config"])
+    changed = [key for key in before if key in now and key not in LOCAL and before[key] != now[key]]
+    if changed:
+        values = ", ".join(f"{key}: {before[key]} there, {now[key]} now" for key in changed)
+        sys.exit(f"error: {kept}: made by another recipe ({values}). Remove it, and the row is trained again.")
+
+
+def evidence(workdir: Path) -> dict[str, Any]:
+    """What a kept result says of where it comes from: its config, its code and day, and how it learnt."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
+    config["data"]["path"] = "multi30k"
+    return {
+        "config": config,
+        "commit": described.stdout.decode().strip(),  # "" where there is no repository
+        "date": str(datetime.date.fromtimestamp((workdir / "result.json").stat().st_mtime)),
+        "learning": learning(workdir),
+    }
 
 
 def learning(workdir: Path) -> dict[str, list[float]]:
@@ -197,6 +226,10 @@ def difference(row: Row) -> str:
 
 def _kept(name: str) -> Path:
     return RESULTS / f"multi30k-{name}.json"
+
+
+def _json(tree: Mapping[str, Any]) -> str:
+    return json.dumps(tree, indent=1, ensure_ascii=False) + "\n"
 
 
 def _run(command: list[str], stdout: Any) -> str:

@@ -98,7 +98,6 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     The alignment is the mean over the heads of one decoder layer. A translation has up to `config.data.max_length`
     words, or as many as a longer source.
     """
-    _bleu_tokens(config)  # refuses, before any work, what it cannot count
     alignment_layer = config.evaluate.alignment_layer
 
     def decode(search, members, batch):
@@ -193,12 +192,12 @@ class Measured(NamedTuple):
 
 def measure_split(trained: Trained, split: Split, config: ConfigDict) -> Measured:
     """Loss over a split's pairs; BLEU over its sentences, by their length too; how attention aligns them."""
-    programs, members = trained.programs, trained.members
+    programs, members, splits = trained.programs, trained.members, bleu_tokens(config)
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
     pairs = _batches(trained, split.source, split.target)
     is_cut = config.data.on_long == "truncate" and split.target.lengths.max() == config.data.max_length
     words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
-    hypotheses, splits = translate_texts(trained, sources), _bleu_tokens(config)
+    hypotheses = translate_texts(trained, sources)
     numbers = {
         **losses(functools.partial(programs.loss, members), pairs, words),
         **score_translations(hypotheses, references, splits),
@@ -210,7 +209,7 @@ def measure_split(trained: Trained, split: Split, config: ConfigDict) -> Measure
 
 def sentence_scores(split: Split, hypotheses: Sequence[str], config: ConfigDict) -> dict[str, np.ndarray]:
     """What `bleu` and `bleu_13a` are made of, a row a sentence."""
-    references, splits = [r.targets for r in split.references], _bleu_tokens(config)
+    references, splits = [r.targets for r in split.references], bleu_tokens(config)
     rows = {"bleu_13a": bleu_statistics(hypotheses, references)}
     if splits is None:
         return rows | {"bleu": rows["bleu_13a"]}
@@ -231,8 +230,11 @@ def _alignment(weights: Sequence[np.ndarray], split: Split) -> dict[str, float]:
     return found
 
 
-def _bleu_tokens(config: ConfigDict) -> Splits:
-    """The tokens that `bleu` is counted on, by name; None for sacreBLEU's own."""
+def bleu_tokens(config: ConfigDict) -> Splits:
+    """The tokens that `bleu` is counted on, by name; None for sacreBLEU's own.
+
+    Raises UserError where they are not known, or their library is not installed.
+    """
     name = config.evaluate.bleu_tokens
     if name == "13a":
         return None
@@ -346,4 +348,6 @@ def _lengths(tokens):
 
 
 def _shifted(target):
-    return jnp.concatenate([jnp.full_like(target[:, :1], BOS), target[:, :-1]], axis=1)
+    """What the decoder reads before each word of the target: never the end, which no word follows."""
+    read = jnp.where(target == EOS, PAD, target)
+    return jnp.concatenate([jnp.full_like(read[:, :1], BOS), read[:, :-1]], axis=1)

@@ -1,8 +1,6 @@
 """Translation: any encoder–decoder on any corpus of sentence pairs."""
 
 import functools
-import itertools
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +15,6 @@ from attention_jax.data.batching import Batches, gather_on_host, split_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, Reference, load_references
 from attention_jax.data.importing import export_to_tfds, identify, load_or_import
-from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import split_words
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import over_seeds
@@ -39,24 +36,22 @@ from attention_jax.training.loop import Task, trainer
 from attention_jax.training.state import Variables, mean
 from experiments._by_length import conclude
 from experiments._common import DYNAMIC, check_training, description_of, pace
-from experiments._outputs import ATTENTION_WRITERS, SHOWN_TRANSLATIONS, attention_examples, write_outputs
+from experiments._lines import translate_lines
+from experiments._outputs import SHOWN_TRANSLATIONS, attention_examples, write_outputs
 from experiments._translator import (
     Members,
     Trained,
     Translator,
+    bleu_tokens,
     build,
-    encode,
     init,
     loss,
     measure_split,
     split_of_files,
-    translate,
-    translate_n_best,
     translate_texts,
     translator,
 )
 
-TRANSLATED_AT_ONCE = 512  # lines
 BEST_BY = ("validation.bleu", "validation.loss", "train.loss")
 HELD_OUT = ("validation", "test")
 
@@ -112,6 +107,7 @@ def together(config: ConfigDict, folder: Path, how: str) -> Together:
     plan = plan_of(config)
     if config.evaluate.examples < 1:
         raise UserError(f"config.evaluate.examples={config.evaluate.examples}: needs 1 or more.")
+    bleu_tokens(config)  # what cannot be counted is refused before any work
     corpus, programs = open_corpus(config, folder)
     _tell_import(corpus)
     job = task(config, corpus, programs)
@@ -179,54 +175,9 @@ def _book_references(folder: Path, named: Sequence[str]) -> dict[str, Reference]
     return {sentence: known[sentence] for sentence in sentences if sentence in known}
 
 
-def translate_lines(config: ConfigDict, run: Run, lines: Iterator[str], attention_file: str) -> Iterator[str]:
-    """The first seed's translation of every line, in order; an empty line stays empty.
-
-    With `config.evaluate.n_best` more than 1, so many lines a line, best first: a score, a tab, a translation.
-    `attention_file`, where it is not empty, gets the attention of the first lines: a page (.html) their alignments,
-    an archive (.npz) every layer's and head's weights.
-    """
-    trained = open_trained(config, run)[0]
-    if attention_file and trained.programs.alignment is None:
-        raise UserError(f"--attention: config.model.name={config.model.name!r} has no attention to show.")
-    if attention_file and Path(attention_file).suffix not in ATTENTION_WRITERS:
-        raise UserError(f"--attention={attention_file}: its name must end in {' or '.join(ATTENTION_WRITERS)}.")
-    numbered = enumerate(lines)
-    while block := list(itertools.islice(numbered, TRANSLATED_AT_ONCE)):
-        texts = {number: text for number, text in block if text.strip()}
-        sources = encode(trained.corpus.source, texts.values())
-        _require_room_of_lines(trained, [*texts], sources)
-        found = dict(zip(texts, _hypotheses(config, trained, sources, [*texts]), strict=True)) if texts else {}
-        if attention_file and found:
-            best = {number: ids for number, ((_, ids), *_) in found.items()}
-            ATTENTION_WRITERS[Path(attention_file).suffix](trained, texts, sources, best, Path(attention_file))
-            attention_file = ""
-        for number, _ in block:
-            yield from _written(found.get(number, ()), trained.corpus.target.decode, config.evaluate.n_best)
-
-
-def _hypotheses(
-    config: ConfigDict, trained: Trained, sources: Sentences, numbers: Sequence[int]
-) -> list[list[tuple[float, list[int]]]]:
-    """Scores and ids of each source's translations, best first; of one alone the score is not known."""
-    if config.evaluate.n_best > 1:
-        return translate_n_best(trained, sources, config.evaluate.n_best)
-    return [[(math.nan, ids)] for ids in translate(trained, sources, np.array(numbers))]
-
-
-def _written(
-    hypotheses: Sequence[tuple[float, list[int]]], decode: Callable[[Sequence[int]], str], n_best: int
-) -> list[str]:
-    if n_best == 1:
-        return [decode(ids) for _, ids in hypotheses] or [""]
-    return [f"{score:.4f}\t{decode(ids)}" for score, ids in hypotheses] or ["\t"] * n_best
-
-
-def _require_room_of_lines(trained: Trained, numbers: Sequence[int], sources: Sentences) -> None:
-    room = trained.programs.model.room
-    for number, length in zip(numbers, sources.lengths, strict=True):
-        if room is not None and length > room:
-            raise UserError(f"line {number + 1}: {length} tokens with <eos>, and this model has room for {room}.")
+def translate(config: ConfigDict, run: Run, lines: Iterator[str], attention_file: str) -> Iterator[str]:
+    """The first seed's translation of every line, as `translate_lines` says."""
+    return translate_lines(config, open_trained(config, run)[0], lines, attention_file)
 
 
 def prepare(config: ConfigDict, path: Path) -> str:
@@ -276,6 +227,7 @@ def open_corpus(config: ConfigDict, folder: Path) -> tuple[Corpus, Translator]:
     vocabularies = Path(config.train.init_from) / "data" if config.train.init_from else None
     corpus = load_or_import(folder, data, vocabularies)
     model = build(config, corpus.source.size, corpus.target.size)
+    _require_mean(config, model)
     return corpus, translator(model, config)
 
 
@@ -308,6 +260,17 @@ def _require_combination(config: ConfigDict) -> None:
         )
     if last > 1 and combine not in OF_SEVERAL:
         raise UserError(f"config.evaluate.last={last}: is for config.evaluate.combine={' or '.join(OF_SEVERAL)}.")
+
+
+def _require_mean(config: ConfigDict, model: nn.Module) -> None:
+    """A batch norm's moments are of one checkpoint's parameters, not of their mean (Izmailov et al. 2018, §3.2)."""
+    if config.evaluate.combine != "average":
+        return
+    if "batch_stats" in jax.eval_shape(functools.partial(init, model), jax.random.key(0)):
+        raise UserError(
+            "config.evaluate.combine='average': the mean of checkpoints has no batch norm's moments of its own; choose "
+            "ensemble, or train with config.model.kwargs.norm=layer."
+        )
 
 
 def _trained(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator) -> list[Trained]:
@@ -364,7 +327,7 @@ EXPERIMENT = Experiment(
     describe=describe,
     figures=figures,
     tables=tables,
-    translate=translate_lines,
+    translate=translate,
     prepare=prepare,
     identify=lambda config: identify(DataConfig(**config.data)),
     check=check_training,

@@ -46,12 +46,12 @@ SAME = ("transformer_base", "transformer_big")  # at these sizes transformer_tin
 NAMES = [name for name in (*MODELS, *OPTIONS) if name not in SAME]
 
 
-def build(name, **sizes):
+def build(name, source=11, target=13, **sizes):
     base, options = OPTIONS.get(name, (name, {}))
     kwargs = MODELS[base]["kwargs"]
     kwargs = kwargs | {key: size for key, size in {**SIZES, **sizes}.items() if key in kwargs} | options
-    target = 11 if kwargs.get("shared") == "all" else 13
-    return TRANSLATORS[MODELS[base]["name"]](source_vocabulary=11, target_vocabulary=target, **kwargs)
+    target = source if kwargs.get("shared") == "all" else target
+    return TRANSLATORS[MODELS[base]["name"]](source_vocabulary=source, target_vocabulary=target, **kwargs)
 
 
 def fresh(module, key):

@@ -78,12 +78,20 @@ def in_order(buckets: Sequence[Bucket]) -> Iterator[tuple[np.ndarray, dict[str, 
             yield places[is_there], bucket.rows(np.where(is_there, index, NO_ROW)) | {"place": places}
 
 
+class _Plan(NamedTuple):
+    """An epoch's calls in their order: bucket, first batch and how many of each; and the steps done after each."""
+
+    epoch: int
+    calls: Int[np.ndarray, "calls 3"]
+    ends: Int[np.ndarray, " calls"]
+
+
 class Batches:
     """The order of training: every pair once an epoch, in batches of one bucket, `steps_per_call` in a row.
 
     Which bucket comes when depends on the epoch alone, so that runs of different seeds meet the same
-    shapes at the same step; which rows a batch holds depends on the seed and the epoch. Nothing is remembered,
-    and no list of all pairs is made: the shuffle is a keyed permutation.
+    shapes at the same step; which rows a batch holds depends on the seed and the epoch. Nothing is remembered but
+    the plan of the last epoch asked for, and no list of all pairs is made: the shuffle is a keyed permutation.
     """
 
     def __init__(self, buckets: Sequence[Bucket], steps_per_call: int):
@@ -96,16 +104,21 @@ class Batches:
             ]
         )
         self.steps_per_epoch = int(self._calls[:, 2].sum())
+        self._planned = self._plan(0)
 
     def call(self, seed: int, step: int, stop: int) -> Call:
         """The batches of `step` and of those that follow in one call, not beyond `stop` or the epoch."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        plan = self._calls[permuted(np.arange(len(self._calls)), len(self._calls), (epoch,))]
-        ends = np.cumsum(plan[:, 2])
-        place = np.searchsorted(ends, position, side="right")
-        bucket, first, count = plan[place].tolist()
-        done = position - int(ends[place] - count)
+        if self._planned.epoch != epoch:
+            self._planned = self._plan(epoch)
+        place = np.searchsorted(self._planned.ends, position, side="right")
+        bucket, first, count = self._planned.calls[place].tolist()
+        done = position - int(self._planned.ends[place] - count)
         return Call(bucket, self._batches(seed, epoch, bucket, first + done, min(count - done, stop - step)))
+
+    def _plan(self, epoch: int) -> "_Plan":
+        calls = self._calls[permuted(np.arange(len(self._calls)), len(self._calls), (epoch,))]
+        return _Plan(epoch, calls, np.cumsum(calls[:, 2]))
 
     def _batches(self, seed: int, epoch: int, index: int, first: int, count: int) -> np.ndarray:
         """Some consecutive batches of a bucket's shuffled pairs."""

@@ -46,6 +46,9 @@ def join_words(words: Sequence[str]) -> str:
 def spacy_words(language: str) -> Callable[[str], list[str]]:
     """The lower-cased tokens of spaCy's rules for a language ("de"), which need no trained model.
 
+    Text is cut before it is lower-cased, as the published protocols do it; what is lower-cased already may be cut
+    otherwise ("e.s.e."): the references of Multi30k's test 2016, lower-cased, have 99.97 BLEU.
+
     Raises UserError where spaCy is not installed or has no such rules.
     """
     try:
@@ -186,6 +189,7 @@ class SubwordTokenizer:
                 vocab_size=vocabulary,
                 hard_vocab_limit=False,
                 character_coverage=1.0,
+                max_sentence_length=2**30,  # bytes; longer lines would be left out in silence
                 pad_id=PAD,
                 bos_id=BOS,
                 eos_id=EOS,

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attention_jax.decoding.greedy import without
 from attention_jax.ops.cache import Cache
 
 NEVER = -1e30  # a score that loses to every other and stays finite when added to
@@ -47,7 +48,8 @@ def beam_search(
 
     n counts words with the end. A hypothesis that ends leaves the beam, which is then one narrower (Sutskever
     et al. 2014, §3.2), so that a beam of one is greedy; one that has not ended after `max_length` words counts
-    as it is. Beams share the cache's memory; `is_empty` marks rows that hold no sentence and are not waited for.
+    as it is. `bos` and `pad` are never written; their probability is lost. Beams share the cache's memory;
+    `is_empty` marks rows that hold no sentence and are not waited for.
     """
     batch = is_empty.shape[0]
 
@@ -56,7 +58,8 @@ def beam_search(
 
     def advance(search):
         logits, cache = _step_beams(step, search.last, search.cache)
-        log_probs = search.log_probs[..., None] + jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+        of_words = without(jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1), bos, pad)
+        log_probs = search.log_probs[..., None] + of_words
         log_probs, choice = jax.lax.top_k(log_probs.reshape(batch, -1), beams)
         parent, word = choice // logits.shape[-1], (choice % logits.shape[-1]).astype(jnp.int32)
         places_left = beams - jnp.sum(_is_open(search.done.scores), axis=-1, keepdims=True)

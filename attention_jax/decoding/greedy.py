@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 Step = Callable[[Int[Array, " batch"], Any], tuple[Array, Any]]
 
@@ -35,8 +35,8 @@ def decode(
 ) -> Int[Array, "batch max_length"]:
     """The words that `choose(logits, position)` picks, up to and with `eos`; `pad` after it.
 
-    Stops when every sentence has ended, or after `max_length` words. `is_done` marks rows that hold no
-    sentence and are not waited for.
+    `bos` and `pad` are never picked, whatever the model gives them. Stops when every sentence has ended, or after
+    `max_length` words. `is_done` marks rows that hold no sentence and are not waited for.
     """
 
     def unfinished(carry):
@@ -46,7 +46,7 @@ def decode(
     def advance(carry):
         position, tokens, outputs, is_done, cache = carry
         logits, cache = step(tokens, cache)
-        tokens = jnp.where(is_done, pad, choose(logits, position)).astype(jnp.int32)
+        tokens = jnp.where(is_done, pad, choose(without(logits, bos, pad), position)).astype(jnp.int32)
         outputs = jax.lax.dynamic_update_slice_in_dim(outputs, tokens[:, None], position, axis=1)
         return position + 1, tokens, outputs, is_done | (tokens == eos), cache
 
@@ -59,3 +59,8 @@ def decode(
         cache,
     )
     return jax.lax.while_loop(unfinished, advance, start)[2]
+
+
+def without(scores: Float[Array, "*batch v"], *words: int) -> Float[Array, "*batch v"]:
+    """The scores, −inf of these words."""
+    return jnp.where(jnp.isin(jnp.arange(scores.shape[-1]), jnp.array(words)), -jnp.inf, scores)

@@ -20,7 +20,7 @@ def losses(loss: Callable[[Batch], Any], batches: Batches, words: int) -> dict[s
     where they are not known.
     """
     sums = jax.device_get([loss(batch) for _, batch in batches])
-    total, count = (float(sum(getattr(s, part) for s in sums)) for part in ("total", "count"))
+    total, count = (sum(float(getattr(s, part)) for s in sums) for part in ("total", "count"))
     found = {"loss": total / count, "perplexity": _exp(total / count)}
     return found | ({"perplexity_per_word": _exp(total / words)} if words else {})
 

@@ -54,6 +54,8 @@ def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
             raise UserError(
                 f"config.optimizer.{name}={value}: needs 0 or more{' and less than 1' * (name in FRACTIONS)}."
             )
+    if not numbers["clip_norm"]:
+        raise UserError("config.optimizer.clip_norm=0: nothing would be learnt; 1e9 clips no gradient.")
     numbers["decay_steps"] = numbers["decay_steps"] or config.train.steps
     return {name: jnp.float32(value) for name, value in numbers.items()} | {
         "seed": seed,

@@ -93,6 +93,10 @@ def test_pieces_make_any_text_of_known_letters_and_come_back_from_their_file(kin
     assert again.encode("Bob sees the ann.") == ids
 
 
+def test_letters_of_a_very_long_line_have_pieces_too():
+    assert UNK not in SubwordTokenizer.train([*LINES, "the seal sees " * 400 + "ß"], "bpe", 60).encode("ß")
+
+
 def test_the_same_texts_give_the_same_pieces():
     models = [SubwordTokenizer.train(LINES, "bpe", 40)._model for _ in range(2)]
     assert models[0] == models[1]

@@ -65,6 +65,7 @@ VALUES = {
     "no_steps": ({"train__steps": 0}, ["config.train.steps=0", "1 or more"]),
     "no_log": ({"train__log_every": 0}, ["config.train.log_every=0", "1 or more"]),
     "dropout": ({"optimizer__dropout": 1.5}, ["config.optimizer.dropout=1.5", "less than 1"]),
+    "clip": ({"optimizer__clip_norm": 0.0}, ["config.optimizer.clip_norm=0", "nothing would be learnt"]),
     "negative": ({"data__validation": -1}, ["config.data.validation=-1", "0 or more"]),
     "hidden": ({"model__kwargs__hidden": 0}, ["config.model.kwargs: hidden=0"]),
     "no_validation": ({"data__validation": 0}, ["config.train.best_by='validation.bleu'", "choose one of train.loss"]),
@@ -82,6 +83,14 @@ VALUES = {
         ["config.evaluate.bleu_tokens='char'", "13a, words, spacy, moses"],
     ),
     "combine": ({"evaluate__combine": "sum"}, ["config.evaluate.combine='sum'", "best, average, ensemble, seeds"]),
+    "average": (
+        {
+            "config": "configs/nmt.py:transformer_book,embedded",
+            "model__kwargs__norm": "batch",
+            "evaluate__combine": "average",
+        },
+        ["config.evaluate.combine='average'", "batch norm", "choose ensemble"],
+    ),
     "beams": ({"evaluate__beams": 0}, ["config.evaluate: beams=0", "1 or more"]),
     "n_best": ({"evaluate__beams": 2, "evaluate__n_best": 3}, ["n_best=3", "at most beams"]),
     "drawn": ({"evaluate__temperature": 1.0, "evaluate__beams": 2}, ["config.evaluate: temperature", "choose one"]),
@@ -210,11 +219,9 @@ def test_a_run_of_a_version_whose_configs_had_less(finished, tmp_path):
 def test_nothing_to_translate(finished, tmp_path):
     launcher, folder, _ = finished
     (tmp_path / "empty.txt").write_text("")
-    (tmp_path / "latin.txt").write_bytes(b"a cat\nun gar\xe7on\n")
     for name, message in (
         ("absent.txt", "no such file"),
         ("empty.txt", "empty.txt: empty, not a line to read"),
-        ("latin.txt", "latin.txt:2: not UTF-8"),
     ):
         process = launcher.run(folder, "--mode=translate", f"--input={tmp_path / name}", config="")
         assert_refused(process, message)
@@ -228,6 +235,15 @@ def test_nothing_to_translate(finished, tmp_path):
     assert_refused(process, "train.steps: 40 there, 7 now")
     process = launcher.run(tmp_path / "w", "--mode=translate", "--config.evaluate.beams=2", config="")
     assert_refused(process, "no run here")
+
+
+def test_a_line_that_cannot_be_read_comes_after_the_translations_of_those_before_it(finished, tmp_path):
+    launcher, folder, _ = finished
+    (tmp_path / "latin.txt").write_bytes(b"a cat\nun gar\xe7on\n")
+    process = launcher.run(folder, "--mode=translate", f"--input={tmp_path / 'latin.txt'}", config="")
+    assert process.returncode == 1
+    assert len(process.out.splitlines()) == 1
+    assert process.err.splitlines()[-1] == f"error: {tmp_path / 'latin.txt'}:2: not UTF-8."
 
 
 def test_files_that_cannot_be_measured(finished, tmp_path):

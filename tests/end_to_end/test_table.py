@@ -19,7 +19,7 @@ KEPT = {
     },
     "cost": {"parameters": 6_300_000, "flops": 2e14, "seconds": 600.0},
     "learning": {"step": [10, 20], "bleu": [12.0, 29.0]},
-    "command": "python launch.py --config=another.py",
+    "config": {"data": {"path": "elsewhere"}, "train": {"steps": 6000}, "seeds": [0]},
 }
 
 
@@ -65,10 +65,12 @@ def test_a_difference_is_over_the_seeds_that_both_have(keep):
     assert _table.difference(rows["bahdanau"]) == ""
 
 
-def test_a_result_of_another_recipe_is_refused(keep):
+def test_a_result_of_another_recipe_is_refused_and_one_of_fewer_keys_is_not(keep):
     keep("bahdanau", 30.0)
-    with pytest.raises(SystemExit, match="another recipe"):
-        _table.make(_table.ROWS[1], 0, "bahdanau-0")
+    bahdanau = next(row for row in _table.ROWS if row.model == "bahdanau")
+    _table.make(bahdanau, 0, "bahdanau-0")
+    with pytest.raises(SystemExit, match=r"bahdanau-0.json: .*train.steps: 6000 there, 7 now"):
+        _table.make(bahdanau._replace(overrides={"train.steps": 7}), 0, "bahdanau-0")
 
 
 def test_a_row_that_does_not_exist_is_refused():

@@ -7,7 +7,8 @@ import pytest
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from attention_jax.evaluation.bleu import bleu_of_statistics, bleu_statistics, book_bleu, chrf, sacre_bleu
-from attention_jax.evaluation.translation import bleu_by_length, score_translations
+from attention_jax.evaluation.translation import bleu_by_length, losses, score_translations
+from attention_jax.ops.losses import Sums
 
 
 def test_corpus_bleu_is_sacrebleus_with_case_ignored():
@@ -90,3 +91,9 @@ def test_bleu_of_summed_statistics_is_sacrebleus_whatever_sentences_are_summed(r
         chosen = random.integers(40, size=(20, size))
         expected = [corpus_bleu([hypotheses[i] for i in c], [[references[i] for i in c]]).score for c in chosen]
         np.testing.assert_allclose(bleu_of_statistics(statistics[chosen].sum(1)), expected, rtol=1e-6)
+
+
+def test_a_loss_over_many_batches_is_not_rounded_away():
+    batches = [(np.arange(1), {})] * 2000
+    found = losses(lambda batch: Sums(np.float32(30001.0), np.float32(12001.0)), batches, words=0)
+    assert found["loss"] == pytest.approx(30001 / 12001, rel=1e-12)
