@@ -177,7 +177,8 @@ def draw_learning() -> None:
         for one in found(row)[:1]:
             steps, bleu = one["learning"]["step"], one["learning"]["bleu"]
             spent = [step / steps[-1] * one["cost"]["flops"] / 1e15 for step in steps]
-            series[row.model + " (its own protocol)" * bool(row.overrides)] = (spent, bleu)
+            languages = "→".join(one["config"]["data"]["languages"])
+            series[f"{row.model} ({languages})" if row.overrides else row.model] = (spent, bleu)
     if series:
         path = FIGURES / "multi30k_learning.png"
         curves(series, path, "", xlabel="PFLOPs of training", ylabel="validation BLEU, greedy")

@@ -46,7 +46,7 @@ def length_curves(
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, fontsize=8)
+    figure.legend(handles, labels, loc="outside upper center", ncols=2 * columns, fontsize=8)
     return save(figure, path, caption)
 
 

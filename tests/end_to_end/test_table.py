@@ -19,7 +19,7 @@ KEPT = {
     },
     "cost": {"parameters": 6_300_000, "flops": 2e14, "seconds": 600.0},
     "learning": {"step": [10, 20], "bleu": [12.0, 29.0]},
-    "config": {"data": {"path": "elsewhere"}, "train": {"steps": 6000}, "seeds": [0]},
+    "config": {"data": {"path": "elsewhere", "languages": ["de", "en"]}, "train": {"steps": 6000}, "seeds": [0]},
 }
 
 
