@@ -317,3 +317,12 @@ def test_a_sentence_is_translated_wherever_the_model_has_room_and_refused_by_its
     process = launcher.run(tmp_path / "w", *flags, config="")
     assert process.returncode == 0, process.err
     assert len(process.out.splitlines()) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["bahdanau", "luong_concat"])
+def test_attention_finds_which_word_translates_which(launcher, tmp_path, model):
+    command = launcher.command(tmp_path / "w", config=f"configs/nmt.py:{model},embedded", seeds="(0,1,2)")
+    process = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert process.returncode == 0, process.stderr
+    assert json.loads((tmp_path / "w" / "result.json").read_text())["test"]["alignment_error_rate"] <= 0.15
