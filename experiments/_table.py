@@ -222,7 +222,8 @@ def difference(row: Row) -> str:
     if not (shared := own.keys() & its.keys()):
         return ""
     mean, low, high = mean_interval([own[seed] - its[seed] for seed in shared])
-    return f"{mean:+.1f}" + (f" [{low:+.1f}, {high:+.1f}]" if len(shared) > 1 else "")
+    text = f"{mean:+.1f}" + (f" [{low:+.1f}, {high:+.1f}]" if len(shared) > 1 else "")
+    return text.replace("-", "−")
 
 
 def _kept(name: str) -> Path:

@@ -61,7 +61,7 @@ def test_a_difference_is_over_the_seeds_that_both_have(keep):
     keep("bahdanau", 30.0, 31.0, 33.0)
     keep("luong_concat", 31.0, 33.0)
     rows = {row.model: row for row in _table.ROWS}
-    assert _table.difference(rows["luong_concat"]) == "+1.5 [-4.9, +7.9]"  # 1.5 ± 12.706 · .707 / √2
+    assert _table.difference(rows["luong_concat"]) == "+1.5 [−4.9, +7.9]"  # 1.5 ± 12.706 · .707 / √2
     assert _table.difference(rows["bahdanau"]) == ""
 
 
