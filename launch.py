@@ -47,7 +47,7 @@ MODE = flags.DEFINE_enum(
     "mode",
     None,
     list(MODES),
-    "What to do; train starts a run or resumes it. Default: the config file's MODE, or train.",
+    "What to do; train starts a run or resumes it. Default: sweep where the config or folder is of one, else train.",
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder. Default: runs/ and the config's name.")
 INPUT = flags.DEFINE_string(
