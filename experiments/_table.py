@@ -3,8 +3,8 @@
     python -m experiments._table --data=PATH/multi30k    every row; what was killed goes on
     python -m experiments._table                         the table alone, from experiments/results/
 
-A row's choices were made on the validation sentences; the test sentences are scored once a seed, greedily and with
-five beams.
+A recipe is chosen on the validation sentences; the test sentences are scored once a seed of it, greedily and with five
+beams.
 """
 
 import datetime

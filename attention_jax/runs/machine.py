@@ -27,11 +27,12 @@ def set_up(precision: ConfigDict, *, debug_nans: bool = False) -> None:
 
 @functools.cache
 def describe_device() -> str:
-    """What computes: "1 × NVIDIA H200 (gpu)", "2 cores of AMD EPYC (cpu)"."""
+    """What computes: "1 × NVIDIA A100 (gpu)", or "2 cores of AMD EPYC (cpu)": those that this process may use."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         names = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")]
-        return f"{os.cpu_count()} cores of {names[0] if names else platform.processor()} (cpu)"
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return f"{cores} core{'s' * (cores != 1)} of {names[0] if names else platform.processor()} (cpu)"
     return f"{jax.device_count()} × {device.device_kind} ({device.platform})"
 
 
