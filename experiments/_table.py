@@ -34,6 +34,7 @@ RUNS = flags.DEFINE_string("runs", "runs/multi30k", "Where the runs are, a folde
 ONLY = flags.DEFINE_list("only", [], "Rows to train, as MODEL or MODEL-SEED; default: all.")
 BEAMS = ("--config.evaluate.beams=5",)
 BASELINE = "bahdanau"
+MEASURED = ("validation", "test", "cost")  # of a kept result
 LOCAL = ("data.path",)  # keys of a config that say where things are, and change no number
 
 
@@ -187,7 +188,7 @@ def draw_learning() -> None:
 def columns(row: Row) -> dict[str, str]:
     """A line of the table: means over seeds with their 95% intervals."""
     members = found(row)
-    means, intervals = summarize(members)
+    means, intervals = summarize([{name: one[name] for name in MEASURED} for one in members])
 
     def show(*path: str, digits: int = 1) -> str:
         value: Any = means
