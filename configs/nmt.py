@@ -269,6 +269,7 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
         "train": {"steps": 12000, "keep_last": 10},
     },
     ("transformer_small", "multi30k"): {
+        "kwargs": {"encoder_positions": "rotary", "decoder_positions": "rotary"},
         "optimizer": {"learning_rate": 1.5e-3, "warmup_steps": 400, "b2": 0.98, "dropout": 0.15},
     },
 }
