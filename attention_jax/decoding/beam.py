@@ -46,10 +46,11 @@ def beam_search(
 ) -> Hypotheses:
     """The `beams` best hypotheses by log p / lp(n), lp(n) = ((5 + n) / 6)^α (Wu et al. 2016, eq. 14).
 
-    n counts words with the end. A hypothesis that ends leaves the beam, which is then one narrower (Sutskever
-    et al. 2014, §3.2), so that a beam of one is greedy; one that has not ended after `max_length` words counts
-    as it is. `bos` and `pad` are never written; their probability is lost. Beams share the cache's memory;
-    `is_empty` marks rows that hold no sentence and are not waited for.
+    n counts words with the end. A hypothesis that ends among the `beams` likeliest is set aside, and the likeliest
+    that go on fill the beam again; the search of a sentence is over when `beams` have ended, so that a beam of one
+    is greedy. One that has not ended after `max_length` words counts as it is. `bos` and `pad` are never written;
+    their probability is lost. Beams share the cache's memory; `is_empty` marks rows that hold no sentence and are
+    not waited for.
     """
     batch = is_empty.shape[0]
 
@@ -59,21 +60,21 @@ def beam_search(
     def advance(search):
         logits, cache = _step_beams(step, search.last, search.cache)
         of_words = without(jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1), bos, pad)
-        log_probs = search.log_probs[..., None] + of_words
-        log_probs, choice = jax.lax.top_k(log_probs.reshape(batch, -1), beams)
-        parent, word = choice // logits.shape[-1], (choice % logits.shape[-1]).astype(jnp.int32)
-        places_left = beams - jnp.sum(_is_open(search.done.scores), axis=-1, keepdims=True)
-        log_probs = jnp.where(jnp.arange(beams)[None, :] < places_left, jnp.maximum(log_probs, NEVER), NEVER)
+        log_probs, parent, word = _likeliest(search.log_probs[..., None] + of_words, 2 * beams)  # half may end
         tokens = _pick(search.tokens, parent).at[:, :, search.position].set(word)
+        is_end, is_likeliest = word == eos, jnp.arange(2 * beams) < beams
         scores = _penalized(log_probs, search.position + 1, length_penalty)
-        ended = Hypotheses(tokens, jnp.where(word == eos, scores, NEVER))
-        state, cursor = jax.tree.map(lambda leaf: _pick(leaf, parent), (cache.state, cache.cursor))
+        done = _best(search.done, Hypotheses(tokens, jnp.where(is_end & is_likeliest[None, :], scores, NEVER)), beams)
+        is_over = _is_open(done.scores).all(-1, keepdims=True)
+        log_probs, kept = jax.lax.top_k(jnp.where(is_end | is_over, NEVER, jnp.maximum(log_probs, NEVER)), beams)
+        origin = _pick(parent, kept)
+        state, cursor = jax.tree.map(lambda leaf: _pick(leaf, origin), (cache.state, cache.cursor))
         return _Search(
             position=search.position + 1,
-            last=word,
-            tokens=tokens,
-            log_probs=jnp.where(word == eos, NEVER, log_probs),
-            done=_best(search.done, ended, beams),
+            last=_pick(word, kept),
+            tokens=_pick(tokens, kept),
+            log_probs=log_probs,
+            done=done,
             cache=Cache(cache.memory, state, cursor),
         )
 
@@ -105,6 +106,13 @@ def _step_beams(step: Callable, tokens: Int[Array, "batch beams"], cache: Cache)
 
     logits, state, cursor = jax.vmap(one, in_axes=1, out_axes=1)(tokens, cache.state, cache.cursor)
     return logits, Cache(cache.memory, state, cursor)
+
+
+def _likeliest(log_probs: Float[Array, "batch beams words"], count: int) -> tuple[Array, Array, Array]:
+    """The `count` likeliest continuations: their log-probability, the beam that each goes on from, its word."""
+    words = log_probs.shape[-1]
+    log_probs, choice = jax.lax.top_k(log_probs.reshape(len(log_probs), -1), count)
+    return log_probs, choice // words, (choice % words).astype(jnp.int32)
 
 
 def _best(some: Hypotheses, others: Hypotheses, beams: int) -> Hypotheses:

@@ -71,6 +71,58 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_sentences_in_order(length_pen
             np.testing.assert_array_equal(found.tokens[row, place], expected)
 
 
+def searched_by_hand(row, beams, length_penalty):
+    """The same search over lists in float64: what goes on fills the beam, whatever has ended."""
+    live, done = [(0.0, ())], []
+    for position in range(LONGEST):
+        longer = []
+        for score, words in live:
+            last = words[-1] if words else BOS
+            logits = np.asarray(TABLE[row, last], np.float64) * (1 + 0.3 * position)
+            longer += [(score + log_prob([logits], [word]), (*words, word)) for word in range(EOS, WORDS)]
+        longer.sort(reverse=True)
+        done += [(score, words) for score, words in longer[:beams] if words[-1] == EOS]
+        live = [(score, words) for score, words in longer if words[-1] != EOS][:beams]
+        if len(done) >= beams:
+            live = []
+    every = [(score / ((5 + len(words)) / 6) ** length_penalty, words) for score, words in done + live]
+    return sorted(every, reverse=True)[:beams]
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("beams", [2, 3, 5])
+def test_a_beam_finds_what_a_search_over_lists_does(beams, length_penalty):
+    found = search(range(6), beams, length_penalty)
+    for row in range(6):
+        expected = searched_by_hand(row, beams, length_penalty)
+        np.testing.assert_allclose(found.scores[row], [score for score, _ in expected], rtol=1e-4)
+        assert [tuple(w for w in words if w != PAD) for words in found.tokens[row].tolist()] == [w for _, w in expected]
+
+
+def test_a_hypothesis_that_ends_leaves_its_place_to_one_that_goes_on():
+    a, b = 3, 4
+    probabilities = jnp.full((WORDS, WORDS), 1e-3)
+    probabilities = probabilities.at[BOS, jnp.array([EOS, a])].set(jnp.array([0.30, 0.68]))
+    probabilities = probabilities.at[a, jnp.array([a, b])].set(jnp.array([0.50, 0.48])).at[b, EOS].set(0.99)
+    found = beam_search(
+        lambda tokens, cache: (jnp.log(probabilities[tokens]), cache),
+        start([0]), jnp.zeros(1, bool), LONGEST, beams=2, length_penalty=1.0, **ENDS,
+    )  # fmt: skip
+    assert found.tokens[0, 0].tolist() == [a, b, EOS, PAD]
+
+
+def test_the_search_is_over_when_every_sentence_has_as_many_ends_as_beams():
+    steps = []
+
+    def ending(tokens, cache):
+        jax.debug.callback(lambda: steps.append(1))
+        return jnp.zeros((*tokens.shape, WORDS)).at[..., EOS].set(5.0), cache
+
+    beam_search(ending, start([0]), jnp.zeros(1, bool), 50, beams=2, length_penalty=0.0, **ENDS)
+    jax.effects_barrier()
+    assert 2 <= len(steps) < 10
+
+
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
 def test_a_beam_of_one_is_greedy(length_penalty):
     expected = greedy(toy, start(range(6)), jnp.zeros(6, bool), LONGEST, **ENDS)
