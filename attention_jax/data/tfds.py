@@ -7,6 +7,7 @@
 import contextlib
 import difflib
 import io
+import itertools
 import logging
 import pkgutil
 import socket
@@ -21,6 +22,7 @@ from attention_jax.data.sources import BadLines, Pair
 from attention_jax.errors import UserError
 
 VERSION = "1.0.0"
+EXAMPLES_A_SHARD, EXAMPLES_AT_ONCE = 1_000_000, 10_000
 
 
 def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], bad_lines: BadLines) -> Iterator[Pair]:
@@ -50,32 +52,23 @@ def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], ba
 def write_tfds(
     folder: Path, name: str, languages: tuple[str, str], splits: Mapping[str, Callable[[], Iterable[Pair]]]
 ) -> None:
-    """Prepare pairs as the TFDS data set `name` in `folder`, in their order; `tfds.builder` finds it there."""
+    """Write pairs as the TFDS data set `name` in `folder`, in their order, few at once; `tfds.builder` finds it."""
     import tensorflow_datasets as tfds
 
-    class Pairs(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-        """Sentence pairs of files."""
-
-        def __init__(self):
-            self.name, self.VERSION = name, tfds.core.Version(VERSION)
-            super().__init__(data_dir=folder, file_format="array_record")
-
-        def _info(self):
-            features = tfds.features.Translation(languages=languages)
-            return tfds.core.DatasetInfo(
-                builder=self, features=features, supervised_keys=languages, disable_shuffling=True
-            )
-
-        def _split_generators(self, dl_manager):
-            del dl_manager
-            return {split: self._generate_examples(pairs()) for split, pairs in splits.items()}
-
-        def _generate_examples(self, pairs):
-            for place, pair in enumerate(pairs):
-                yield place, dict(zip(languages, (pair.source, pair.target), strict=True))
-
-    with contextlib.redirect_stdout(io.StringIO()):  # TFDS tells a path that is not the last one
-        Pairs().download_and_prepare()
+    home = folder / name / VERSION
+    home.mkdir(parents=True)
+    identity = tfds.core.dataset_info.DatasetIdentity(
+        name=name, version=tfds.core.Version(VERSION), data_dir=home, module_name=__name__
+    )
+    features = tfds.features.Translation(languages=languages)
+    info = tfds.core.DatasetInfo(builder=identity, features=features, supervised_keys=languages)
+    writer = tfds.core.SequentialWriter(info, EXAMPLES_A_SHARD, file_format="array_record")
+    writer.initialize_splits(list(splits))
+    for split, pairs in splits.items():
+        examples = (dict(zip(languages, (pair.source, pair.target), strict=True)) for pair in pairs())
+        while some := list(itertools.islice(examples, EXAMPLES_AT_ONCE)):
+            writer.add_examples({split: some})
+    writer.close_all()
 
 
 def _builder(name: str, folder: str) -> Any:
