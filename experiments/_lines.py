@@ -1,6 +1,7 @@
 """Translating lines of text as they come."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def translate_lines(config: ConfigDict, trained: Trained, lines: Iterable[str], 
             attention_file = ""
         for number, _ in block:
             yield from _written(found.get(number, ()), trained.corpus.target.decode, config.evaluate.n_best)
+    if attention_file:
+        print(f"no line to translate: {attention_file} was not written", file=sys.stderr)
 
 
 def _blocks(numbered: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:

@@ -68,6 +68,11 @@ def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) ->
         raise UserError(f"config.model.name={config.model.name!r}: choose one of {', '.join(TRANSLATORS)}.")
     kwargs: dict[str, Any] = {name: _dtype(config, name) for name in ("dtype", "param_dtype")}
     kwargs |= {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary, **config.model.kwargs}
+    if kwargs.get("shared") == "all" and not config.data.joint_vocabulary:
+        raise UserError(
+            "config.model.kwargs.shared='all' needs one vocabulary of both languages: set "
+            "config.data.joint_vocabulary=True, or shared='target'."
+        )
     try:
         model = TRANSLATORS[config.model.name](**kwargs)
     except (TypeError, ValueError) as error:
@@ -195,7 +200,7 @@ def measure_split(trained: Trained, split: Split, config: ConfigDict) -> Measure
     programs, members, splits = trained.programs, trained.members, bleu_tokens(config)
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
     pairs = _batches(trained, split.source, split.target)
-    is_cut = config.data.on_long == "truncate" and split.target.lengths.max() == config.data.max_length
+    is_cut = (split.target.tokens[split.target.offsets[1:] - 1] != EOS).any()
     words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
     hypotheses = translate_texts(trained, sources)
     numbers = {

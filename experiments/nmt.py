@@ -183,7 +183,8 @@ def translate(config: ConfigDict, run: Run, lines: Iterator[str], attention_file
 def prepare(config: ConfigDict, path: Path) -> str:
     """The config's corpus, split as it says, as the data set of TFDS that `path` names: FOLDER/NAME."""
     data = DataConfig(**config.data)
-    splits = export_to_tfds(path, data)
+    splits, skipped = export_to_tfds(path, data)
+    _tell_skipped(skipped)
     absent = [name for name in HELD_OUT if name not in splits]
     none = [f"--config.data.{name}_path= --config.data.{name}=0" for name in absent]
     languages = f'--config.data.languages="{data.languages}"'
@@ -311,13 +312,18 @@ def _tell_import(corpus: Corpus) -> None:
     meta = corpus.meta
     counts = ", ".join(f"{count:,} {name}" for name, count in meta["pairs"].items())
     print(f"pairs: {counts}; vocabulary: {meta['vocabulary'][0]:,} and {meta['vocabulary'][1]:,}", file=sys.stderr)
-    if meta.get("left_out"):  # absent of older imports
-        print(f"left out {meta['left_out']:,} training pairs whose source is in a held-out file", file=sys.stderr)
-    if meta["bad_lines"]:
-        print(f"skipped {meta['bad_lines']:,} bad lines, first {', '.join(meta['first_bad_lines'])}", file=sys.stderr)
+    _tell_skipped(meta)
     if meta["too_long"]["pairs"]:
         what = {"truncate": "truncated", "skip": "skipped"}[meta["too_long"]["what"]]
         print(f"{what} {meta['too_long']['pairs']:,} pairs longer than config.data.max_length", file=sys.stderr)
+
+
+def _tell_skipped(counts: dict) -> None:
+    if counts["left_out"]:
+        print(f"left out {counts['left_out']:,} training pairs whose source is in a held-out file", file=sys.stderr)
+    if counts["bad_lines"]:
+        first = ", ".join(counts["first_bad_lines"])
+        print(f"skipped {counts['bad_lines']:,} bad lines, first {first}", file=sys.stderr)
 
 
 EXPERIMENT = Experiment(

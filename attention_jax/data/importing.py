@@ -1,7 +1,7 @@
 """Import: any source into a corpus folder, pair by pair.
 
 Memory grows with the number of different words, of sentences held out and of those that `train` counts out; not with
-the corpus.
+the corpus. Pieces are learnt from a million sentences at most (`tokenizers.LEARNT_FROM`), which are held in memory.
 """
 
 import bisect
@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -88,17 +88,18 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
         "vocabulary": [tokenizer.size for tokenizer in tokenizers],
         "vocabulary_digests": [digest_of(folder / f"{side}.vocabulary") for side in SIDES],
         "buckets": config.buckets,
-        "bad_lines": sum(bad.count for bad in notes.bad_lines.values()),
-        "first_bad_lines": [place for bad in notes.bad_lines.values() for place in bad.first],
-        "left_out": notes.left_out,
+        **notes.counts(),
         "too_long": {"pairs": sum(too_long for _, too_long in written.values()), "what": config.on_long},
         "fingerprint": digest_of(*(folder / f"{name}.{side}.npy" for name in names for side in SIDES)),
     }
     (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
 
-def export_to_tfds(path: Path, config: DataConfig) -> list[str]:
-    """The corpus that the config names as a prepared data set of TFDS, FOLDER/NAME, whole or not at all; its splits."""
+def export_to_tfds(path: Path, config: DataConfig) -> tuple[list[str], dict]:
+    """The corpus that the config names as a prepared data set of TFDS, FOLDER/NAME, whole or not at all.
+
+    Returns its splits, and what was skipped.
+    """
     from attention_jax.data.tfds import write_tfds
 
     if not path.name.isidentifier() or not path.name.islower():
@@ -107,12 +108,12 @@ def export_to_tfds(path: Path, config: DataConfig) -> list[str]:
         raise UserError(f"--output={path}: is there already. Choose another name.")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        _write_texts(Path(folder), config)
+        notes = _write_texts(Path(folder), config)
         names = [name for name in SPLITS if texts_file(Path(folder), name).stat().st_size]
         splits = {name: functools.partial(read_texts, Path(folder), name) for name in names}
         write_tfds(Path(folder), path.name, config.languages, splits)
         os.replace(Path(folder) / path.name, path)
-    return names
+    return names, notes.counts()
 
 
 def require_usable(config: DataConfig) -> None:
@@ -160,6 +161,14 @@ class Notes:
 
     bad_lines: dict[str, BadLines] = dataclasses.field(default_factory=dict)
     left_out: int = 0
+
+    def counts(self) -> dict[str, Any]:
+        """How many bad lines and where the first were, and how many pairs were left out."""
+        return {
+            "bad_lines": sum(bad.count for bad in self.bad_lines.values()),
+            "first_bad_lines": [place for bad in self.bad_lines.values() for place in bad.first],
+            "left_out": self.left_out,
+        }
 
 
 def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair]]:

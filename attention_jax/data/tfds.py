@@ -6,7 +6,6 @@
 
 import contextlib
 import difflib
-import io
 import itertools
 import logging
 import pkgutil
@@ -96,7 +95,7 @@ def _nearest(name: str, data_dir: str | None) -> list[str]:
         return difflib.get_close_matches(name, configs, cutoff=0.5) or configs
     prepared = Path(data_dir).glob("*/*/dataset_info.json") if data_dir else ()
     translations = [builder for builder in builders if builder.startswith(modules)]
-    known = [*dict.fromkeys(path.parent.parent.name for path in prepared), *translations]
+    known = list(dict.fromkeys([*(path.parent.parent.name for path in prepared), *translations]))
     alike = [other for other in known if data_set in other or other in data_set]
     return alike or difflib.get_close_matches(data_set, known, cutoff=0.5) or known
 

@@ -97,3 +97,10 @@ def test_a_loss_over_many_batches_is_not_rounded_away():
     batches = [(np.arange(1), {})] * 2000
     found = losses(lambda batch: Sums(np.float32(30001.0), np.float32(12001.0)), batches, words=0)
     assert found["loss"] == pytest.approx(30001 / 12001, rel=1e-12)
+
+
+def test_perplexity_a_word_spreads_the_same_nats_over_words_that_pieces_are_of():
+    sums = [Sums(np.float32(30.0), np.float32(20.0)), Sums(np.float32(10.0), np.float32(5.0))]
+    found = losses(sums.__getitem__, [(None, 0), (None, 1)], words=16)
+    assert found["perplexity_per_word"] == pytest.approx(math.exp(40 / 16))
+    assert found["perplexity"] == pytest.approx(math.exp(40 / 25))
