@@ -1,5 +1,6 @@
 """A translator's programs: losses and attention whatever the padding, alignments, what is refused."""
 
+import collections
 import sys
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 from translators import build
 
+from attention_jax.data.batching import Batches, split_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Reference, Split
 from attention_jax.data.importing import load_or_import
 from attention_jax.data.sentences import Sentences
 from attention_jax.errors import UserError
 from attention_jax.ops.dropout import Dropout
+from attention_jax.training.cost import flops
 from configs.nmt import get_config
 from experiments import _translator, nmt
 from experiments._translator import Trained, bleu_tokens, init, loss, translator
@@ -96,3 +99,25 @@ def test_a_prepared_corpus_is_opened_by_the_flags_that_are_printed_and_says_what
         "train": 55,
         "validation": 5,
     }
+
+
+def test_the_cost_of_a_run_is_that_of_its_steps_one_by_one(tmp_path):
+    config = get_config("bahdanau,embedded")
+    config.model.kwargs.update(embedding=8, hidden=8)
+    corpus, programs = nmt.open_corpus(config, tmp_path / "data")
+    buckets = split_buckets(corpus.splits["train"], config.data.batch_tokens)
+    batches = Batches(buckets, 1)
+    config.train.steps = 2 * batches.steps_per_epoch
+    steps = collections.Counter(batches.call(0, step, step + 1).bucket for step in range(config.train.steps))
+    spent = sum(count * step_flops(programs.model, buckets[place]) for place, count in steps.items())
+    assert nmt._cost(config, corpus, programs)["flops"] == pytest.approx(spent, rel=1e-9)
+
+
+def step_flops(model, bucket):
+    variables = init(model, jax.random.key(0))
+    batch = dict.fromkeys(("source", "target"), jnp.zeros((bucket.batch_size, bucket.length), jnp.int32))
+
+    def of_params(params):
+        return loss(model, variables | {"params": params}, batch, Dropout(jax.random.key(1), 0.1), 0.1)[0].total
+
+    return flops(jax.grad(of_params), variables["params"])
