@@ -3,7 +3,7 @@
     python launch.py --config=configs/kernel_regression.py
     python launch.py --config=configs/nmt.py:bahdanau,tatoeba --config.data.path=PATH/fra.txt --workdir=runs/mine
     python launch.py --workdir=runs/mine --mode=report
-    echo "I am home." | python launch.py --workdir=runs/mine --mode=translate
+    echo "The cat is not black." | python launch.py --workdir=runs/mine --mode=translate
     python launch.py --config=configs/nmt.py:bahdanau,embedded --mode=sweep --workdir=runs/sweep
     python launch.py --config=configs/nmt.py:bahdanau,tsv --config.data.path=PATH --mode=prepare --output=TFDS/fra
 
