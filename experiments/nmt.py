@@ -319,7 +319,7 @@ def _tell_import(corpus: Corpus) -> None:
 
 
 def _tell_skipped(counts: dict) -> None:
-    if counts["left_out"]:
+    if counts.get("left_out"):  # absent of older imports
         print(f"left out {counts['left_out']:,} training pairs whose source is in a held-out file", file=sys.stderr)
     if counts["bad_lines"]:
         first = ", ".join(counts["first_bad_lines"])
