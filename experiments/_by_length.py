@@ -1,7 +1,8 @@
 """BLEU against the length of the source, of every setting of a sweep (Bahdanau et al. 2015, fig. 2)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -14,18 +15,12 @@ TASK = "translation"
 
 def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) -> Conclusion:
     """Curves of test BLEU by source length, and the order of settings by test BLEU."""
-    measured = [cell for cell in cells if "test" in cell.result]
-    if not measured:
+    if not any("test" in member for cell in cells for member in cell.result["members"]):
         return Conclusion({"orders": {}}, [], [])
-    names = settings_of(config, measured, TASK)
-    scores = gather(
-        measured,
-        names,
-        lambda cell: _task_of(config, cell),
-        lambda member: Measured({"bleu": member["test"]["bleu_by_length"]}, member["test"]["bleu"]),
-    )
-    baseline = baseline_of(config, measured, names)
-    result = answer(scores, 1, baseline)
+    names = settings_of(config, cells, TASK)
+    scores = gather(config, cells, names, TASK, _measured)
+    baseline = baseline_of(config, cells, names)
+    result = answer(scores, baseline)
     caption = "BLEU by the source's length, means over seeds in their 95% intervals."
     drawn = panels(result["curves"], "bleu")
     path = folder / "bleu_by_length.png"
@@ -34,7 +29,6 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     return Conclusion(result, [figure], [table])
 
 
-def _task_of(config: ConfigDict, cell: FinishedCell) -> str:
-    """What `config.sweep.within` says that settings are compared within."""
-    own = {key.rpartition(".")[2]: cell.overrides[key] for key in config.sweep.within if key in cell.overrides}
-    return ", ".join(f"{name} {value}" for name, value in own.items()) or TASK
+def _measured(cell: FinishedCell, member: Mapping[str, Any]) -> Measured:
+    del cell
+    return Measured({"bleu": member["test"]["bleu_by_length"]}, member["test"]["bleu"])

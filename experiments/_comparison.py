@@ -1,5 +1,6 @@
 """Settings against one another, by task and length: curves, orders and mean reciprocal ranks, all over seeds."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,25 +9,25 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.evaluation.extrapolation import reciprocal_ranks
+from attention_jax.evaluation.metrics import metric
 from attention_jax.evaluation.significance import paired_t
 from attention_jax.evaluation.statistics import mean_interval
 from attention_jax.reports.extrapolation import Line
 from attention_jax.reports.page import Table
 from attention_jax.runs.experiment import FinishedCell
-from attention_jax.sweeps.cells import place_of
+from attention_jax.sweeps.cells import flatten, place_of
 
 PARTS = ("mean", "low", "high")
-BOUNDS = dict.fromkeys(("token_accuracy", "exact_match", "mrr"), (0.0, 1.0))
-BOUNDS |= {"bleu": (0.0, 100.0), "kendall_tau": (-1.0, 1.0)}
 
 
 class Measured(NamedTuple):
     """What was measured of one seed: measures by length, and the number that settings are ordered by."""
 
     curves: Mapping[str, Mapping[str, float]]
-    height: float
+    value: float
 
 
+LOST = Measured({}, math.nan)  # of a seed that diverged
 Scores = dict[str, dict[str, dict[int, Measured]]]  # setting → task → seed
 
 
@@ -43,24 +44,49 @@ def settings_of(config: ConfigDict, cells: Sequence[FinishedCell], default: str)
     return [", ".join(f"{key} {value}" for key, value in one.items()) or default for one in overrides]
 
 
+def task_of(config: ConfigDict, cell: FinishedCell, default: str) -> str:
+    """What a cell's setting is compared within: its task, and what else `config.sweep.within` names."""
+    flat = flatten(cell.config) | cell.overrides
+    keys = [key for key in dict.fromkeys(("data.task", *config.sweep.within)) if key in flat]
+    named = [("" if key == "data.task" else f"{key.rpartition('.')[2]} ") + str(flat[key]) for key in keys]
+    return ", ".join(named) or default
+
+
 def gather(
+    config: ConfigDict,
     cells: Sequence[FinishedCell],
     names: Sequence[str],
-    task_of: Callable[[FinishedCell], str],
-    measured: Callable[[Mapping[str, Any]], Measured],
+    default: str,
+    measured: Callable[[FinishedCell, Mapping[str, Any]], Measured],
 ) -> Scores:
-    """Every seed of every cell by setting and task."""
+    """Every seed of every cell by setting and task; a seed that diverged is lost.
+
+    Raises UserError where two cells are of one setting, task and seed: one would hide the other.
+    """
     scores: Scores = {}
     for name, cell in zip(names, cells, strict=True):
-        found = scores.setdefault(name, {}).setdefault(task_of(cell), {})
+        task = task_of(config, cell, default)
+        found = scores.setdefault(name, {}).setdefault(task, {})
         members = cell.result.get("members") or [cell.result]
-        found |= {seed: measured(member) for seed, member in zip(cell.result["seeds"], members, strict=True)}
+        for seed, member in zip(cell.result["seeds"], members, strict=False):
+            if seed in found:
+                raise UserError(
+                    f"sweep: two cells are of the setting {name!r}, task {task!r} and seed {seed}: add the key that "
+                    f"tells them apart to config.sweep.within={config.sweep.within}."
+                )
+            found[seed] = LOST if cell.result["status"] == "diverged" else measured(cell, member)
     return scores
 
 
 def measures_of(scores: Scores) -> list[str]:
     """The names of the measures, the first one leading."""
-    return list(next(iter(next(iter(next(iter(scores.values())).values())).values())).curves)
+    every = (member for tasks in scores.values() for seeds in tasks.values() for member in kept(seeds))
+    return list(next(every).curves)
+
+
+def kept(seeds: Mapping[int, Measured]) -> list[Measured]:
+    """What was measured of the seeds that were not lost."""
+    return [member for member in seeds.values() if member.curves]
 
 
 def tasks_of(scores: Scores) -> list[str]:
@@ -76,25 +102,29 @@ def baseline_of(config: ConfigDict, cells: Sequence[FinishedCell], names: Sequen
         return ""
 
 
-def answer(scores: Scores, sign: int, baseline: str) -> dict[str, Any]:
-    """`curves` by setting and task, `mrr` by setting, and `orders` by task with differences to the baseline.
-
-    `sign` is −1 where less is better.
-    """
-    ranked = {name: interval(values, "mrr") for name, values in ranks(scores, sign).items()}
+def answer(scores: Scores, baseline: str) -> dict[str, Any]:
+    """`curves` by setting and task, `mrr` by setting, and `orders` by task with differences to the baseline."""
+    ranked = {name: interval(values, "mrr") for name, values in ranks(scores).items()}
     return {
-        "curves": {name: {task: _curve(seeds) for task, seeds in tasks.items()} for name, tasks in scores.items()},
+        "curves": {
+            name: {task: _curve(kept(seeds)) for task, seeds in tasks.items() if kept(seeds)}
+            for name, tasks in scores.items()
+        },
         "mrr": ranked,
-        "orders": {task: _order(scores, task, sign, baseline) for task in tasks_of(scores)}
+        "orders": {task: _order(scores, task, baseline) for task in tasks_of(scores)}
         | {"mrr": sorted(ranked, key=lambda name: -ranked[name]["mean"])},
     }
 
 
-def ranks(scores: Scores, sign: int) -> dict[str, np.ndarray]:
-    """Each setting's mean reciprocal rank over the tasks, of each seed that all settings have on all tasks."""
+def ranks(scores: Scores) -> dict[str, np.ndarray]:
+    """Each setting's mean reciprocal rank over the tasks, of each seed that all settings have on all tasks.
+
+    A seed that was lost is the last.
+    """
     tasks, seeds = shared_by_all(scores)
+    height = metric(measures_of(scores)[0]).height
     heights = np.array(
-        [[[sign * found[task][seed].height for seed in seeds] for task in tasks] for found in scores.values()]
+        [[[height(found[task][seed].value) for seed in seeds] for task in tasks] for found in scores.values()]
     )
     return dict(zip(scores, reciprocal_ranks(heights), strict=True)) if heights.size else {}
 
@@ -108,7 +138,8 @@ def shared_by_all(scores: Scores) -> tuple[list[str], list[int]]:
 
 def interval(values: Sequence[float] | np.ndarray, measure: str = "") -> dict[str, float]:
     """The mean and the ends of its interval, which stay within what the measure can be."""
-    ends = np.clip(mean_interval(values), *BOUNDS.get(measure, (-np.inf, np.inf)))
+    found = mean_interval(values)
+    ends = np.clip(found, metric(measure).low, metric(measure).high) if measure else found
     return dict(zip(PARTS, map(float, ends), strict=True))
 
 
@@ -139,9 +170,8 @@ def order_table(
     return Table(title, columns, rows, note)
 
 
-def _curve(seeds: Mapping[int, Measured]) -> dict[str, Any]:
+def _curve(members: Sequence[Measured]) -> dict[str, Any]:
     """Lengths with means and intervals of the first measure, and of the others by name."""
-    members = list(seeds.values())
     first, *others = members[0].curves
     lengths = list(members[0].curves[first])
 
@@ -158,24 +188,26 @@ def _number(length: str) -> float:
     return int(middle) if middle.is_integer() else middle
 
 
-def _order(scores: Scores, task: str, sign: int, baseline: str) -> list[dict[str, Any]]:
-    """Settings on a task, the best first, each with its paired difference to the baseline."""
-    heights = {
-        name: {seed: member.height for seed, member in found[task].items()}
+def _order(scores: Scores, task: str, baseline: str) -> list[dict[str, Any]]:
+    """Settings on a task, the best first, each with its paired difference to the baseline; last, who lost a seed."""
+    values = {
+        name: {seed: member.value for seed, member in found[task].items() if member.curves}
         for name, found in scores.items()
-        if task in found
+        if task in found and kept(found[task])
     }
-    lead, first = measures_of(scores)[0], heights.get(baseline, {})
+    lead, first = measures_of(scores)[0], values.get(baseline, {})
     rows = []
-    for name, own in heights.items():
+    for name, own in values.items():
         common = [seed for seed in own if seed in first]
         pair = [[side[seed] for seed in common] for side in (own, first)]
         row = {"setting": name, **interval(list(own.values()), lead)}
+        if lost := len(scores[name][task]) - len(own):
+            row["diverged"] = lost
         if name != baseline and len(common) > 1:
             difference = interval(np.diff(pair[::-1], axis=0)[0])
             row |= {"difference": difference, "p": paired_t(*pair)}
         rows.append(row)
-    return sorted(rows, key=lambda row: -sign * row["mean"])
+    return sorted(rows, key=lambda row: ("diverged" in row, -metric(lead).height(row["mean"])))
 
 
 def _difference(row: Mapping[str, Any]) -> tuple:

@@ -10,6 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attention_jax.evaluation.extrapolation import area, kendall
+from attention_jax.evaluation.metrics import metric
 from attention_jax.modules.mixers import ATTENTION
 from attention_jax.ops.positions import Encoding, Spec, binary
 from attention_jax.reports.extrapolation import attention_maps, distance_curves, images, length_curves
@@ -37,24 +38,20 @@ SHOWN = 64  # positions of an encoding's portrait
 BEYOND = "from the trained length on"
 
 
-def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, lower: Sequence[str]) -> Conclusion:
-    """Curves, mean reciprocal ranks and orders over seeds; measures in `lower` are the better the less they are."""
-    lead, *others = next(iter(cells)).result["curves"]
-    sign = -1 if lead in lower else 1
+def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) -> Conclusion:
+    """Curves, mean reciprocal ranks and orders over seeds."""
+    done = [cell for cell in cells if cell.result["status"] != "diverged"]
+    lead, *others = done[0].result["curves"]
     names = settings_of(config, cells, name_of(config))
 
-    def scores_of(height):
-        return gather(
-            cells,
-            names,
-            lambda cell: cell.config.data.task,
-            lambda member: Measured(member["curves"], height(member)),
-        )
+    def scores_of(value):
+        measured = lambda cell, member: Measured(member["curves"], value(cell, member))  # noqa: E731
+        return gather(config, cells, names, "", measured)
 
-    scores = scores_of(lambda member: member["area"][lead])
+    scores = scores_of(lambda cell, member: member["area"][lead])
     baseline = baseline_of(config, cells, names)
-    result = answer(scores, sign, baseline)
-    published = _published(config, scores_of(lambda member: _beyond(config, member["curves"][lead])), sign)
+    result = answer(scores, baseline)
+    published = _published(config, scores_of(lambda cell, member: _beyond(cell.config, member["curves"][lead])))
     tables = [
         _rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(scores)),
         order_table(
@@ -64,8 +61,10 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, lo
     result["orders"]["published"] = published
     firsts: dict[str, FinishedCell] = {}
     for name, cell in zip(names, cells, strict=True):
-        firsts.setdefault(name, cell)
-    lines = [_curve_figure(result["curves"], measure, config, lower, folder) for measure in (lead, *others)]
+        if cell.result["status"] != "diverged":
+            firsts.setdefault(name, cell)
+    trained = {cell.config.data.length for cell in cells}
+    lines = [_curve_figure(result["curves"], measure, trained, folder) for measure in (lead, *others)]
     return Conclusion(result, [*lines, *_portraits(firsts, folder)], tables)
 
 
@@ -111,7 +110,7 @@ def _beyond(config: ConfigDict, curve: Mapping[str, float]) -> float:
     return area([int(length) for length in lengths], [curve[length] for length in lengths])
 
 
-def _published(config: ConfigDict, scores: Scores, sign: int) -> dict[str, Any]:
+def _published(config: ConfigDict, scores: Scores) -> dict[str, Any]:
     """Ranks among the encodings whose ranks were published, beyond the trained length, and how the orders agree.
 
     That is Kendall's τ, over seeds. Theirs rank whole outputs that are right, which models this small hardly write.
@@ -119,7 +118,7 @@ def _published(config: ConfigDict, scores: Scores, sign: int) -> dict[str, Any]:
     common = [name for name in PUBLISHED if name in scores]
     if config.data.source != "algorithmic" or len(common) < 3:
         return {}
-    if not (ours := ranks({name: scores[name] for name in common}, sign)):
+    if not (ours := ranks({name: scores[name] for name in common})):
         return {}
     theirs = [PUBLISHED[name] for name in common]
     taus = [kendall(of_seed, theirs) for of_seed in zip(*ours.values(), strict=True)]
@@ -129,13 +128,13 @@ def _published(config: ConfigDict, scores: Scores, sign: int) -> dict[str, Any]:
     }
 
 
-def _curve_figure(curves: Mapping, measure: str, config: ConfigDict, lower: Sequence[str], folder: Path) -> Figure:
+def _curve_figure(curves: Mapping, measure: str, trained: set[int], folder: Path) -> Figure:
     return length_curves(
         panels(curves, measure),
-        config.data.length,
+        min(trained) if len(trained) == 1 else None,
         folder / f"extrapolation_{measure}.png",
         ylabel=measure.replace("_", " "),
-        log_y=measure in lower,
+        log_y=not metric(measure).more_is_better,
     )
 
 

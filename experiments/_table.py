@@ -166,7 +166,7 @@ def draw_lengths() -> None:
             of_seeds = {one["seeds"][0]: Measured({"bleu": one["test"]["bleu_by_length"]}, 0.0) for one in members}
             scores[row.model] = {"test 2016, greedy": of_seeds}
     if scores:
-        drawn = panels(answer(scores, 1, "")["curves"], "bleu")
+        drawn = panels(answer(scores, "")["curves"], "bleu")
         path = FIGURES / "multi30k.png"
         length_curves(drawn, None, path, xlabel="words of the source", ylabel="BLEU", caption="")
 

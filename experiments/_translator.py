@@ -39,6 +39,7 @@ from attention_jax.training.state import Variables
 Members = tuple[Variables, ...]  # what translates together: one model, or several whose probabilities are averaged
 
 EVALUATION_TOKENS = 4096  # padded tokens of a side in a batch that is only measured
+SAMPLED = 512  # training pairs that are measured
 ENDS = {"bos": BOS, "eos": EOS, "pad": PAD}
 
 
@@ -210,6 +211,18 @@ def measure_split(trained: Trained, split: Split, config: ConfigDict) -> Measure
         **(_alignment(align(trained, split.source, split.target), split) if programs.alignment else {}),
     }
     return Measured(numbers, hypotheses)
+
+
+def training_nll(trained: Trained) -> float:
+    """Nats a target token of a fixed sample of the training pairs, evenly spread, without dropout or smoothing.
+
+    It compares models whatever their objective, as the training loss does not.
+    """
+    split = trained.corpus.splits["train"]
+    places = np.linspace(0, len(split.source) - 1, min(SAMPLED, len(split.source))).astype(int)
+    sides = (Sentences.join(side[place] for place in places) for side in (split.source, split.target))
+    program = functools.partial(trained.programs.loss, trained.members)
+    return losses(program, _batches(trained, *sides), 0)["loss"]
 
 
 def sentence_scores(split: Split, hypotheses: Sequence[str], config: ConfigDict) -> dict[str, np.ndarray]:

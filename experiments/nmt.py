@@ -48,11 +48,12 @@ from experiments._translator import (
     loss,
     measure_split,
     split_of_files,
+    training_nll,
     translate_texts,
     translator,
 )
 
-BEST_BY = ("validation.bleu", "validation.loss", "train.loss")
+BEST_BY = ("validation.bleu", "validation.loss", "train.nll", "train.loss")
 HELD_OUT = ("validation", "test")
 
 # What translates, for each seed: its best variables; the last checkpoints' mean, or all of them together; or the best
@@ -85,18 +86,19 @@ def task(config: ConfigDict, corpus: Corpus, programs: Translator) -> Task:
             return tables[chosen.bucket], chosen.rows
         return gather_on_host(buckets[chosen.bucket], chosen.rows, config.train.steps_per_call)
 
-    def measure_validation(variables):
-        if "validation" not in corpus.splits:
-            return {}
+    def measure_so_far(variables):
         trained = Trained(programs, (variables,), corpus, data)
-        return _numbers({"validation": measure_split(trained, corpus.splits["validation"], config).numbers})
+        found: dict[str, dict] = {"train": {"nll": training_nll(trained)}}
+        if "validation" in corpus.splits:
+            found["validation"] = measure_split(trained, corpus.splits["validation"], config).numbers
+        return _numbers(found)
 
     return Task(
         init=functools.partial(init, programs.model),
         loss=_training_loss(programs.model),
         call=call,
         steps_per_epoch=batches.steps_per_epoch,
-        evaluate=measure_validation,
+        evaluate=measure_so_far,
         is_table_shared=data.on_device,
         vocabulary=corpus.vocabulary,
     )
@@ -132,7 +134,10 @@ def _finish(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, 
     write_outputs(config, run, every[0], [outputs for _, outputs in found])
     measured = [numbers for numbers, _ in found]
     if len(measured) == len(losses):
-        measured = [{"train": {"loss": value}, **member} for value, member in zip(losses, measured, strict=True)]
+        measured = [
+            {**member, "train": {"loss": value, **member["train"]}}
+            for value, member in zip(losses, measured, strict=True)
+        ]
     return over_seeds(measured) | {"cost": cost | pace(run, config), "data": corpus.meta}
 
 
@@ -150,13 +155,14 @@ def evaluate_files(config: ConfigDict, run: Run, sources: Sequence[str], targets
 
 
 def measure(config: ConfigDict, run: Run, trained: Trained) -> tuple[dict, dict[str, list[str]]]:
-    """Every figure of one seed: validation and test, and the textbook's sentences where the config has them.
+    """Every figure of one seed: training, validation and test, and the textbook's sentences where the config has them.
 
     And the translations of each split.
     """
     names: list[str] = [name for name in HELD_OUT if name in trained.corpus.splits]
     measured = {name: measure_split(trained, trained.corpus.splits[name], config) for name in names}
-    found: dict[str, dict] = {name: split.numbers for name, split in measured.items()}
+    found: dict[str, dict] = {"train": {"nll": training_nll(trained)}}
+    found |= {name: split.numbers for name, split in measured.items()}
     if config.evaluate.book_sentences:
         known = _book_references((run.path / "data").resolve(), config.evaluate.book_sentences)
         references = {

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from attention_jax.data.text import identify_text
 from attention_jax.errors import UserError
 from attention_jax.evaluation.extrapolation import area
+from attention_jax.evaluation.metrics import metric
 from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.mixers import MIXERS
@@ -28,14 +29,12 @@ from attention_jax.training.loop import Task, trainer
 from attention_jax.training.state import Variables
 from experiments._algorithmic import open_algorithmic
 from experiments._common import DYNAMIC, check_training, description_of, pace
-from experiments._comparison import BOUNDS
 from experiments._extrapolation import conclude, name_of, portrait
 from experiments._language_model import Curves, Source, build, draw_positions, init, loss
 from experiments._text import open_text
 
 SOURCES: dict[str, Callable[[ConfigDict, Path | None], Source]] = {"algorithmic": open_algorithmic, "text": open_text}
 LOOKED_AT = 1.5  # times the trained length: attention is kept at both
-LOWER = ("perplexity", "perplexity_sliding")  # measures of which less is better
 
 
 class Instruments(NamedTuple):
@@ -141,7 +140,7 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     for measure, found in result["curves"].items():
         lengths, means = np.array([*map(int, found)]), np.array([*found.values()])
         ends = np.array([intervals.get(measure, {}).get(length, (mean, mean)) for length, mean in found.items()])
-        ends = np.clip(ends, *BOUNDS.get(measure, (-np.inf, np.inf)))
+        ends = np.clip(ends, metric(measure).low, metric(measure).high)
         curves[measure] = {name: (lengths, means, *ends.T)}
     drawn = length_curves(curves, source.trained, folder / "extrapolation.png")
     with np.load(run.path / "attention.npz") as kept:
@@ -224,6 +223,6 @@ EXPERIMENT = Experiment(
     identify=lambda config: identify_text(config.data.path) if config.data.source == "text" else "",
     dynamic=(*DYNAMIC, "data.task"),
     flops=lambda config, folder: _cost(config, *open_source(config, folder))["flops"],
-    conclude=functools.partial(conclude, lower=LOWER),
+    conclude=conclude,
     metric=lambda config: "area.token_accuracy" if config.data.source == "algorithmic" else "area.perplexity",
 )

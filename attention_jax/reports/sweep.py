@@ -1,7 +1,6 @@
 """A sweep's table and figures, of settings that were compared elsewhere."""
 
 import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +30,7 @@ class Setting(NamedTuple):
 
     overrides: dict[str, Any]
     values: dict[int, float]  # seed → metric
+    lacking: int  # seeds without a value
     scores: dict[int, np.ndarray]  # seed → BLEU's statistics of every sentence
     references: str  # which sentences these are
     cost: dict[str, float]
@@ -55,19 +55,20 @@ class Row(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """All rows, which are best, and each one's baseline: one for all, unless they are compared in groups."""
+    """All rows, their order and the best of them, and each one's baseline: one for all, unless there are groups."""
 
     metric: str
-    lower_is_better: bool
+    more_is_better: bool | None
     rows: list[Row]
+    order: tuple[int, ...]  # places of the rows, the best first
     best: frozenset[int]
     baselines: tuple[int, ...]
-    warning: str
+    notes: tuple[str, ...]  # what a reader must know
 
 
 def table_of(answer: Answer) -> Table:
     """The settings, best first; columns that say nothing anywhere are left out."""
-    order = _best_first(answer)
+    order = answer.order
     columns: dict[str, list[Any]] = {
         _short(key, _keys(answer)): [answer.rows[place].setting.overrides.get(key, "") for place in order]
         for key in _keys(answer)
@@ -88,6 +89,7 @@ def table_of(answer: Answer) -> Table:
         "parameters": [_whole(row.setting.cost.get("cost.parameters")) for row in rows],
         "training FLOPs": [row.setting.cost.get("cost.flops") for row in rows],
         "seconds": [row.setting.cost.get("cost.seconds") for row in rows],
+        "a step": [row.setting.cost.get("cost.step_seconds") for row in rows],
         "tokens a second": [row.setting.cost.get("cost.tokens_per_second") for row in rows],
         "not counted": [_ends(row.setting.ends) for row in rows],
     }
@@ -99,7 +101,7 @@ def table_of(answer: Answer) -> Table:
 def order_of(answer: Answer) -> list[dict[str, Any]]:
     """The settings, best first, with mean, interval, and difference and p-values where there are any."""
     names = ("mean", "low", "high", "difference", "p_seeds", "p_flips", "p_sentences", "p_bootstrap", "p_adjusted")
-    rows = [(place, answer.rows[place]) for place in _best_first(answer)]
+    rows = [(place, answer.rows[place]) for place in answer.order]
     return [
         {"setting": _name(answer, place), "seeds": len(row.setting.values)}
         | {name: value for name in names if (value := getattr(row, name)) is not None}
@@ -107,17 +109,24 @@ def order_of(answer: Answer) -> list[dict[str, Any]]:
     ]
 
 
-def write_tables(table: Table, folder: Path) -> None:
-    """The table as table.md, table.csv and table.tex."""
+def write_tables(tables: Sequence[Table], folder: Path) -> None:
+    """The first table as table.csv and table.tex, the next as table_2.csv, …; table.md has them all."""
+    texts = []
+    for number, table in enumerate(tables, start=1):
+        name = "table" if number == 1 else f"table_{number}"
+        (folder / f"{name}.tex").write_text(_drawn(table, "latex_booktabs"), encoding="utf-8")
+        with open(folder / f"{name}.csv", "w", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([table.columns, *table.rows])
+        title = f"{table.title}\n\n" if len(tables) > 1 else ""
+        texts.append(title + _drawn(table, "github") + (f"\n{table.note}\n" if table.note else ""))
+    (folder / "table.md").write_text("\n".join(texts), encoding="utf-8")
+
+
+def _drawn(table: Table, kind: str) -> str:
     from tabulate import tabulate
 
     shown = [[show_number(cell) if isinstance(cell, (int, float)) else str(cell) for cell in row] for row in table.rows]
-    for name, kind in (("table.md", "github"), ("table.tex", "latex_booktabs")):
-        text = tabulate(shown, headers=list(table.columns), tablefmt=kind, disable_numparse=True)
-        (folder / name).write_text(f"{text}\n" + (f"\n{table.note}\n" if name == "table.md" else ""), encoding="utf-8")
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([table.columns, *table.rows])
-    (folder / "table.csv").write_text(text.getvalue(), encoding="utf-8")
+    return tabulate(shown, headers=list(table.columns), tablefmt=kind, disable_numparse=True) + "\n"
 
 
 def figures_of(answer: Answer, folder: Path) -> list[Figure]:
@@ -139,7 +148,7 @@ def figures_of(answer: Answer, folder: Path) -> list[Figure]:
 
 def _intervals(answer: Answer, path: Path) -> Figure:
     """Means with their intervals, the best on top."""
-    order = [place for place in _best_first(answer) if answer.rows[place].mean is not None][: 4 * NAMED][::-1]
+    order = [place for place in answer.order if answer.rows[place].mean is not None][: 4 * NAMED][::-1]
     figure, axes = new_figure(1, 1, 7.0, max(2.0, 0.24 * len(order) + 1.2))
     axis = axes[0, 0]
     for height, place in enumerate(order):
@@ -162,7 +171,7 @@ def _slices(answer: Answer, keys: Sequence[str], path: Path) -> Figure:
         values = _numbers(rows, key)
         pairs = [(row.setting.overrides[key], float(row.mean or 0)) for row in rows if key in row.setting.overrides]
         axis.plot(*zip(*pairs, strict=True), "o", color="tab:blue", alpha=0.5, markersize=4)
-        pick = min if answer.lower_is_better else max
+        pick = max if answer.more_is_better else min
         axis.plot(values, [pick(mean for x, mean in pairs if x == value) for value in values], color="tab:blue")
         if min(values) > 0 and max(values) / min(values) > 8:
             axis.set_xscale("log")
@@ -175,7 +184,7 @@ def _slices(answer: Answer, keys: Sequence[str], path: Path) -> Figure:
 def _pareto(answer: Answer, path: Path) -> Figure:
     """Quality against training FLOPs, with the front that no setting beats in both."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)
-    axis, sign = axes[0, 0], -1 if answer.lower_is_better else 1
+    axis, sign = axes[0, 0], 1 if answer.more_is_better else -1
     known = [p for p, row in enumerate(answer.rows) if row.mean is not None and "cost.flops" in row.setting.cost]
     points = sorted(
         (answer.rows[p].setting.cost["cost.flops"], -sign * float(answer.rows[p].mean or 0), p) for p in known
@@ -204,7 +213,7 @@ def _pareto(answer: Answer, path: Path) -> Figure:
 def _curves(answer: Answer, path: Path) -> Figure:
     """Learning curves of the first settings, means over seeds in their intervals."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)
-    axis, places = axes[0, 0], _best_first(answer)[:MOST_CURVES]
+    axis, places = axes[0, 0], answer.order[:MOST_CURVES]
     curves = {place: answer.rows[place].setting.curve for place in places}
     for place, curve in curves.items():
         (line,) = axis.plot(curve.steps, curve.means, label=_name(answer, place), linewidth=1.2)
@@ -219,7 +228,7 @@ def _curves(answer: Answer, path: Path) -> Figure:
 
 def _maps(answer: Answer, path: Path) -> Figure:
     """The attention of the settings' first seeds on one held-out pair of sentences."""
-    places = [place for place in _best_first(answer) if answer.rows[place].setting.attention is not None][:MOST_MAPS]
+    places = [place for place in answer.order if answer.rows[place].setting.attention is not None][:MOST_MAPS]
     found: list[Any] = [answer.rows[place].setting.attention for place in places]
     columns = min(3, len(places))
     height = -(-len(places) // columns)
@@ -277,17 +286,6 @@ def _numbers(rows: Sequence[Row], key: str) -> list[float]:
     return sorted(value for value in values if value is not None) if is_number else []
 
 
-def _best_first(answer: Answer) -> list[int]:
-    """The places of all rows, group by group, those without a mean last."""
-
-    def rank(place):
-        mean = answer.rows[place].mean
-        height = 0.0 if mean is None else mean * (1 if answer.lower_is_better else -1)
-        return answer.baselines[place], mean is None, height
-
-    return sorted(range(len(answer.rows)), key=rank)
-
-
 def _mark(answer: Answer, place: int) -> str:
     marks = {"best": place in answer.best, "baseline": place == answer.baselines[place]}
     return ", ".join(name for name, holds in marks.items() if holds)
@@ -318,4 +316,4 @@ def _caption(answer: Answer) -> str:
             "Intervals are over seeds. p-values against the baseline: paired t and exact sign flips over seeds; Holm's "
             "correction is of the former."
         )
-    return " ".join((*parts, answer.warning)).strip()
+    return " ".join((*parts, *answer.notes))

@@ -1,6 +1,6 @@
 """A sweep's answer: its cells read, its settings compared, and tables, figures and a page written. Nothing is run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from attention_jax.errors import UserError
 from attention_jax.evaluation.bleu import bleu_of_statistics
+from attention_jax.evaluation.metrics import Metric, metric
 from attention_jax.evaluation.significance import (
     RESAMPLES,
     approximate_randomization,
@@ -22,13 +23,18 @@ from attention_jax.reports.page import render
 from attention_jax.reports.sweep import Answer, Curve, Row, Setting, figures_of, order_of, table_of, write_tables
 from attention_jax.runs.experiment import FinishedCell, finished
 from attention_jax.runs.folder import Run, to_json, write_result, write_whole
-from attention_jax.runs.sweeps import Sweep, failures, read_result
+from attention_jax.runs.sweeps import Sweep, failures, read_result, require_metrics
 from attention_jax.sweeps.cells import flatten, place_of
 
 LEVEL = 0.05
-LOWER = ("loss", "perplexity", "error", "mse", "seconds", "flops")  # metrics of which less is better
 ENDS = {"diverged": "diverged", "dropped": "dropped at a rung"}
-COSTS = ("cost.parameters", "cost.flops", "cost.seconds", "cost.tokens_per_second")
+COSTS = ("cost.parameters", "cost.flops", "cost.seconds", "cost.step_seconds", "cost.tokens_per_second")
+BY_TEST = "Test figures, for the last word: settings are in the order of {}, and the best is chosen by it."
+CHOSEN = "The first seeds ({}) chose at the rungs which settings go on; they are not reported."
+CHOSE = (
+    "Settings were chosen at rungs by the seeds that are reported: those that went on were lucky there, and their "
+    "intervals cover less than 95%. config.population.halving_seeds sets seeds apart that choose."
+)
 
 
 def write_answer(sweep: Sweep) -> Path:
@@ -36,16 +42,15 @@ def write_answer(sweep: Sweep) -> Path:
 
     Raises UserError where no cell is done, or none has the metric.
     """
-    answer = compare(sweep)
+    answers = compare(sweep)
     folder = sweep.path / "figures"
     folder.mkdir(exist_ok=True)
-    table = table_of(answer)
-    write_tables(table, sweep.path)
-    tables, figures = [table], figures_of(answer, folder)
-    result: dict[str, Any] = {"orders": {answer.metric: order_of(answer)}}
+    tables, figures = [table_of(answer) for answer in answers], figures_of(answers[0], folder)
+    write_tables(tables, sweep.path)
+    result: dict[str, Any] = {"orders": {answer.metric: order_of(answer) for answer in answers}}
     if sweep.experiment.conclude is not None:
-        found = sweep.experiment.conclude(sweep.config, _finished_cells(sweep), folder)
-        tables, figures = [*found.tables, *tables], [*found.figures, *figures]
+        found = sweep.experiment.conclude(sweep.config, _ended_cells(sweep), folder)
+        tables, figures = [*tables, *found.tables], [*found.figures, *figures]
         result = {**found.result, "orders": {**found.result["orders"], **result["orders"]}}
     status = "finished" if all(map(sweep.is_done, sweep.plan.cells)) else "unfinished"
     write_result(sweep.path, {**finished(sweep.config, result), "status": status})
@@ -54,15 +59,29 @@ def write_answer(sweep: Sweep) -> Path:
     return sweep.path / "report.html"
 
 
-def compare(sweep: Sweep) -> Answer:
-    """Every setting with its mean, interval and tests against the baseline."""
-    metric, lower = _metric(sweep)
-    settings = _settings(sweep, metric)
-    if not any(setting.values for setting in settings):
-        raise UserError(f"{sweep.path}: no finished cell has {metric!r}: name another with --config.sweep.metric=….")
+def compare(sweep: Sweep) -> list[Answer]:
+    """Every setting with its mean, interval and tests against the baseline; by validation first, where test was asked.
+
+    Raises UserError where no finished cell has the metric, or it does not compare what was trained.
+    """
+    name = require_metrics(sweep.config, sweep.experiment, [*sweep.flat.values()])
+    asked = _settings(sweep, name)
+    if not any(setting.values for setting in asked):
+        raise UserError(f"{sweep.path}: no finished cell has {name!r}: name another with --config.sweep.metric=….")
+    split, _, measure = name.partition(".")
+    leading = _settings(sweep, f"validation.{measure}") if split == "test" else []
+    if not any(setting.values for setting in leading):
+        return [_compared(sweep, name, asked)]
+    lead = _compared(sweep, f"validation.{measure}", leading)
+    test = _compared(sweep, name, asked)
+    notes = (BY_TEST.format(lead.metric), *test.notes)
+    return [lead, test._replace(order=lead.order, best=lead.best, notes=notes)]
+
+
+def _compared(sweep: Sweep, name: str, settings: Sequence[Setting]) -> Answer:
     baselines = _baselines(sweep, settings)
     rows = [
-        _row(setting, settings[own], place == own)
+        _row(metric(name), setting, settings[own], place == own)
         for place, (setting, own) in enumerate(zip(settings, baselines, strict=True))
     ]
     compared = [row for place, row in enumerate(rows) if place != baselines[place] and row.mean is not None]
@@ -72,20 +91,33 @@ def compare(sweep: Sweep) -> Answer:
     chosen = [row.p_sentences if has_sentences else row.p_seeds for row in rows]
     adjusted = holm([float("nan") if p is None else p for p in chosen])
     rows = [row._replace(p_adjusted=None if p != p else p) for row, p in zip(rows, adjusted, strict=True)]
-    return Answer(metric, lower, rows, _best(rows, baselines, lower), tuple(baselines), _warning(settings, rows))
+    order = _best_first(metric(name), rows, baselines)
+    notes = _notes(sweep, settings, rows)
+    return Answer(name, metric(name).more_is_better, rows, order, _best(name, rows, baselines, order), baselines, notes)
 
 
-def _best(rows: Sequence[Row], baselines: Sequence[int], lower: bool) -> frozenset[int]:
-    """The best setting of those that share a baseline, wherever one has a value."""
-    heights = [None if row.mean is None else row.mean * (-1 if lower else 1) for row in rows]
-    best: dict[int, tuple[float, int]] = {}
-    for place, (height, own) in enumerate(zip(heights, baselines, strict=True)):
-        if height is not None and (own not in best or height > best[own][0]):
-            best[own] = (height, place)
-    return frozenset(place for _, place in best.values())
+def _best_first(row_of: Metric, rows: Sequence[Row], baselines: Sequence[int]) -> tuple[int, ...]:
+    """The places of all rows, those of one baseline together: whole settings, those that lack seeds, the empty."""
+
+    def rank(place):
+        row = rows[place]
+        return baselines[place], row.mean is None, bool(row.setting.lacking), -row_of.height(row.mean)
+
+    return tuple(sorted(range(len(rows)), key=rank))
 
 
-def _baselines(sweep: Sweep, settings: Sequence[Setting]) -> list[int]:
+def _best(name: str, rows: Sequence[Row], baselines: Sequence[int], order: Sequence[int]) -> frozenset[int]:
+    """The best setting of those that share a baseline, of those that lack no seed: one that diverged has only luck."""
+    if metric(name).more_is_better is None:
+        return frozenset()
+    best: dict[int, int] = {}
+    for place in order:
+        if rows[place].mean is not None and not rows[place].setting.lacking:
+            best.setdefault(baselines[place], place)
+    return frozenset(best.values())
+
+
+def _baselines(sweep: Sweep, settings: Sequence[Setting]) -> tuple[int, ...]:
     """The place of each setting's baseline: of those that agree with it on `config.sweep.within`."""
     asked = sweep.config.sweep
     groups: dict[str, list[int]] = {}
@@ -96,64 +128,78 @@ def _baselines(sweep: Sweep, settings: Sequence[Setting]) -> list[int]:
         own = places[place_of([settings[place].overrides for place in places], asked.baseline)]
         for place in places:
             found[place] = own
+    return tuple(found)
+
+
+def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
+    """The cells that finished or diverged, with the seeds that are reported alone."""
+    found = []
+    for setting in sweep.settings_in(sweep.plan.cells):
+        choosers = sweep.choosers(setting)
+        for name in setting:
+            result = read_result(sweep.cell(name))
+            if result is None or result["status"] == "dropped":
+                continue
+            every = [(seed, result) for seed in result["seeds"]] if result["status"] in ENDS else _members(result)
+            members = [pair for pair in every if pair[0] not in choosers]
+            kept = result | {"seeds": [seed for seed, _ in members], "members": [member for _, member in members]}
+            overrides = dict(sweep.plan.cells[name].overrides)
+            found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, overrides)] if members else []
     return found
 
 
-def _finished_cells(sweep: Sweep) -> list[FinishedCell]:
-    read = ((name, read_result(sweep.cell(name))) for name in sweep.plan.cells)
-    return [
-        FinishedCell(sweep.config_of(name), sweep.cell(name), result, dict(sweep.plan.cells[name].overrides))
-        for name, result in read
-        if result is not None and result["status"] not in ENDS
-    ]
+def _members(result: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Each seed of a finished result with what was measured of it; what all seeds together made is the first's."""
+    return list(zip(result["seeds"], result.get("members") or [result], strict=False))
 
 
-def _settings(sweep: Sweep, metric: str) -> list[Setting]:
+def _settings(sweep: Sweep, name: str) -> list[Setting]:
     """The cells that differ in seeds alone, together, in the plan's order."""
-    groups: dict[str, list[str]] = {}
-    for name in sweep.plan.cells:
-        groups.setdefault(sweep.setting_of(name), []).append(name)
-    return [_setting(sweep, metric, names) for names in groups.values()]
+    failed = failures(sweep)
+    return [_setting(sweep, name, setting, failed) for setting in sweep.settings_in(sweep.plan.cells)]
 
 
-def _setting(sweep: Sweep, metric: str, names: Sequence[str]) -> Setting:
+def _setting(sweep: Sweep, metric_name: str, names: Sequence[str], failed: Collection[str]) -> Setting:
     values: dict[int, float] = {}
     costs: list[dict[str, float]] = []
     scores: dict[int, np.ndarray] = {}
     references: set[str] = set()
     ends: list[str] = []
     finished: list[str] = []
-    failed = failures(sweep)
+    choosers, lacking = sweep.choosers(names), 0
     for name in names:
         result = read_result(sweep.cell(name))
         if result is None or result["status"] in ENDS:
             ends.append(ENDS[result["status"]] if result else "failed" if name in failed else "missing")
+            lacking += len({*sweep.flat[name]["seeds"]} - choosers)
             continue
         finished.append(name)
-        members = result.get("members") or [result]
-        for place, (seed, member) in enumerate(zip(result["seeds"], members, strict=False)):
-            value = flatten(member).get(metric)
+        for place, (seed, member) in enumerate(_members(result)):
+            value = flatten(member).get(metric_name)
+            if seed in choosers:
+                continue
             if value is None:
                 ends.append("without a value")
+                lacking += 1
                 continue
             values[seed] = value
-            kept, of = _sentence_scores(sweep.cell(name), metric, place)
+            kept, of = _sentence_scores(sweep.cell(name), metric_name, place)
             scores |= {} if kept is None else {seed: kept}
             references.add(of)
         costs.append({key: value for key, value in flatten(result).items() if key in COSTS})
     overrides = {key: value for key, value in sweep.plan.cells[names[0]].overrides.items() if key != "seeds"}
     cost = {key: float(np.mean([c[key] for c in costs])) for key in COSTS if costs and all(key in c for c in costs)}
     lines = [line for name in finished for line in Run(sweep.cell(name), 0.0).metrics()]
-    attention = _attention(sweep.cell(finished[0])) if finished else None
     return Setting(
         overrides,
         values,
+        lacking,
         scores if len(scores) == len(values) else {},
         "".join(references),
         cost,
         ends,
-        learning_curve(lines, metric),
-        attention,
+        learning_curve(lines, metric_name),
+        _attention(sweep.cell(finished[0])) if finished else None,
     )
 
 
@@ -190,7 +236,7 @@ def _attention(cell: Path) -> dict[str, Any] | None:
         return {part: found[f"attention.0{part}"] for part in ("", ".source", ".target")}
 
 
-def _row(setting: Setting, baseline: Setting, is_baseline: bool) -> Row:
+def _row(row_of: Metric, setting: Setting, baseline: Setting, is_baseline: bool) -> Row:
     values = list(setting.values.values())
     if not values:
         return Row(setting)
@@ -202,7 +248,7 @@ def _row(setting: Setting, baseline: Setting, is_baseline: bool) -> Row:
         rows = [np.concatenate([side.scores[seed] for seed in common], axis=-1) for side in (setting, baseline)]
     return Row(
         setting,
-        *_interval(setting),
+        *_interval(row_of, setting),
         difference=float(np.mean(pair[0]) - np.mean(pair[1])) if common else None,
         p_seeds=_known(paired_t(*pair)) if has_pairs else None,
         p_flips=sign_flip(*pair) if has_pairs else None,
@@ -211,16 +257,15 @@ def _row(setting: Setting, baseline: Setting, is_baseline: bool) -> Row:
     )
 
 
-def _interval(setting: Setting) -> tuple[float, float | None, float | None]:
-    """Over seeds and sentences where the sentences are known, else over seeds."""
+def _interval(row_of: Metric, setting: Setting) -> tuple[float, float | None, float | None]:
+    """Over seeds and sentences where the sentences are known, else over seeds; never beyond what the metric can be."""
     values = list(setting.values.values())
     if setting.scores:
         rows = np.concatenate([setting.scores[seed] for seed in setting.values], axis=-1)
         mean, *ends = two_level_interval(values, _mean_bleu(resampled_sums(rows, RESAMPLES)))
-        found = mean, *np.clip(ends, 0.0, 100.0).tolist()  # there is no BLEU beyond
     else:
-        found = mean_interval(values)
-    mean, low, high = found
+        mean, *ends = mean_interval(values)
+    low, high = np.clip(ends, row_of.low, row_of.high).tolist()
     return mean, _known(low), _known(high)
 
 
@@ -233,21 +278,21 @@ def _known(value: float) -> float | None:
     return None if value != value else value
 
 
-def _metric(sweep: Sweep) -> tuple[str, bool]:
-    """What is compared, and whether less of it is better: of losses and errors."""
-    name = sweep.config.sweep.metric or sweep.experiment.metric(sweep.config)
-    return name, any(word in part for part in name.split(".")[1:] or [name] for word in LOWER)
-
-
-def _warning(settings: Sequence[Setting], rows: Sequence[Row]) -> str:
-    """What the table cannot find, with so few seeds."""
+def _notes(sweep: Sweep, settings: Sequence[Setting], rows: Sequence[Row]) -> tuple[str, ...]:
+    """What a reader of the table must know: who chose the settings, and what it cannot find with so few seeds."""
+    population, notes = sweep.config.population, []
+    if population.halving and not population.halving_seeds:
+        notes.append(CHOSE)
+    elif population.halving:
+        every = {tuple(sorted(sweep.choosers(names))) for names in sweep.settings_in(sweep.plan.cells)}
+        notes.append(CHOSEN.format("; ".join(", ".join(map(str, seeds)) for seeds in sorted(every))))
     seeds = max(len(setting.values) for setting in settings)
     comparisons = sum(row.p_flips is not None for row in rows)
     if seeds < 2:
-        return "One seed: no interval over seeds, and no test over them."
-    if comparisons and comparisons * 2.0 ** (1 - seeds) > LEVEL:
-        return (
+        notes.append("One seed: no interval over seeds, and no test over them.")
+    elif comparisons and comparisons * 2.0 ** (1 - seeds) > LEVEL:
+        notes.append(
             f"With {seeds} seeds the sign-flip test cannot go below p = {2.0 ** (1 - seeds):.2g}: to find one of "
             f"{comparisons} differences at 5% after Holm's correction it needs {seeds_needed(comparisons)} seeds."
         )
-    return ""
+    return tuple(notes)

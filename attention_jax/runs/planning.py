@@ -13,7 +13,15 @@ from attention_jax.errors import UserError
 from attention_jax.runs.experiment import Experiment, Request
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
 from attention_jax.runs.machine import free_memory
-from attention_jax.runs.sweeps import Sweep, current_code, data_folder, open_sweep
+from attention_jax.runs.sweeps import (
+    Sweep,
+    current_code,
+    data_folder,
+    open_sweep,
+    require_metrics,
+    variant_of,
+    without_seeds,
+)
 from attention_jax.runs.training import hyper_of, tell
 from attention_jax.sweeps.cells import NOT_OF_A_CELL, Cell, nested, place_of, resolve, without_settings
 from attention_jax.sweeps.engines import ENGINES
@@ -38,6 +46,7 @@ def make_plan(experiment: Experiment, request: Request) -> Sweep:
     adjust = functools.partial(_match, experiment, config, path, space)
     cells = resolve(space, request.configure, experiment.identify, code, adjust)
     place_of([cell.overrides for cell in cells], config.sweep.baseline)
+    _require_answerable(config, experiment, cells)
     for flat in {repr({**cell.config, "seeds": 0}): cell.config for cell in cells}.values():
         experiment.check(nested(flat))
     with hold(path):
@@ -121,6 +130,30 @@ def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
             f"config.population: halving={config.population.halving} needs 0 or more and less than 1, and "
             f"rungs={config.population.rungs} where it is more than 0."
         )
+    if (config.population.halving_seeds or config.population.across) and not config.population.halving:
+        raise UserError("config.population: halving_seeds and across say how settings are ranked: set halving too.")
+
+
+def _require_answerable(config: ConfigDict, experiment: Experiment, cells: Sequence[Cell]) -> None:
+    """Raise UserError for cells that cannot be compared as was asked, before any of them runs."""
+    flat = [cell.config | variant_of(cell.overrides) for cell in cells]
+    for key in config.sweep.within:
+        if not any(key in one for one in flat):
+            raise UserError(f"config.sweep.within={config.sweep.within}: no cell has a {key!r}.")
+    seeds: dict[str, list[int]] = {}
+    for one in flat:
+        seeds.setdefault(without_seeds(one), []).extend(one["seeds"])
+    for found in seeds.values():
+        if len(set(found)) < len(found):
+            twice = next(seed for seed in found if found.count(seed) > 1)
+            raise UserError(f"sweep: seed {twice} of one setting is in two cells: give every seed one.")
+    fewest, choosing = min(map(len, seeds.values())), config.population.halving_seeds
+    if not 0 <= choosing < max(fewest, 1):
+        raise UserError(
+            f"config.population.halving_seeds={choosing}: needs 0 or more, and less than the {fewest} seeds of a "
+            "setting: the others are reported."
+        )
+    require_metrics(config, experiment, flat)
 
 
 def _match(

@@ -12,16 +12,17 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.evaluation.metrics import require_comparable
 from attention_jax.runs.experiment import Experiment
 from attention_jax.runs.folder import read_config
-from attention_jax.sweeps.cells import code_version, nested
+from attention_jax.sweeps.cells import VARIANT, code_version, nested
 from attention_jax.sweeps.plan import Group, Plan, read_plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -46,6 +47,10 @@ class Sweep:
         """Whether the cell's result is there; one that cannot be read does not count."""
         return read_result(self.cell(name)) is not None
 
+    def has_ended(self, name: str) -> bool:
+        """Whether the cell is done, or failed."""
+        return self.is_done(name) or (self.cell(name) / "error.txt").exists()
+
     @functools.cached_property
     def groups(self) -> dict[str, Group]:
         """Each cell's group."""
@@ -55,10 +60,36 @@ class Sweep:
         """A cell's config."""
         return nested(self.groups[name].config | self.plan.cells[name].dynamic)
 
-    def setting_of(self, name: str) -> str:
-        """What a cell shares with the cells that differ from it in seeds alone."""
-        config = self.groups[name].config | self.plan.cells[name].dynamic
-        return repr(sorted(item for item in config.items() if item[0] != "seeds"))
+    @functools.cached_property
+    def flat(self) -> dict[str, dict[str, Any]]:
+        """Each cell's config, flat, and its variant where it has one."""
+        cells = self.plan.cells
+        return {
+            name: self.groups[name].config | cells[name].dynamic | variant_of(cells[name].overrides) for name in cells
+        }
+
+    def settings_in(self, names: Iterable[str]) -> list[list[str]]:
+        """The cells that differ in seeds alone, together, in the order of their names."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(without_seeds(self.flat[name]), []).append(name)
+        return list(found.values())
+
+    def seeds_of(self, setting: Sequence[str]) -> list[int]:
+        """A setting's seeds, in rising order."""
+        return sorted(seed for name in setting for seed in self.flat[name]["seeds"])
+
+    def choosers(self, setting: Sequence[str]) -> frozenset[int]:
+        """The seeds of a setting that choose at rungs and so are not reported; none where all do both."""
+        population = self.config.population
+        return frozenset(self.seeds_of(setting)[: population.halving_seeds] if population.halving else ())
+
+    def agreeing(self, names: Iterable[str]) -> list[list[str]]:
+        """Cells in groups that agree on every key of `config.sweep.within`."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(repr([self.flat[name].get(key) for key in self.config.sweep.within]), []).append(name)
+        return list(found.values())
 
     def data_of(self, group: Group) -> Path:
         """Where the cells of a group have their data."""
@@ -67,6 +98,35 @@ class Sweep:
     def steps(self, group: Group) -> int:
         """How many steps a member of a group takes; 1 where nothing is trained step by step."""
         return group.config.get("train.steps", 1)
+
+
+def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[Mapping[str, Any]]) -> str:
+    """The metric that a sweep compares its cells by, flat configs.
+
+    Raises UserError where there is none of that name, or it is of objectives that differ between cells that are
+    compared; and so for what ranks them at rungs.
+    """
+    asked, own = config.sweep.metric, experiment.metric(config)
+    used = {"sweep.metric" if asked else "train.best_by": asked or own}
+    if config.population.halving:
+        used["train.best_by"] = config.train.best_by
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for cell in cells:
+        groups.setdefault(repr([cell.get(key) for key in config.sweep.within]), []).append(cell)
+    for key, name in used.items():
+        for group in groups.values():
+            require_comparable(name, key, group, (own, "train.nll"))
+    return asked or own
+
+
+def without_seeds(flat: Mapping[str, Any]) -> str:
+    """What a cell shares with the cells that differ from it in seeds alone."""
+    return repr(sorted(item for item in flat.items() if item[0] not in ("seeds", VARIANT)))
+
+
+def variant_of(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The variant of a config file that a cell is of, where a sweep chooses it."""
+    return {VARIANT: overrides[VARIANT]} if VARIANT in overrides else {}
 
 
 def data_folder(path: Path, experiment: Experiment, flat: Mapping[str, Any]) -> Path:

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from attention_jax.errors import UserError
+from attention_jax.evaluation.metrics import metric, require_direction
 from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted, interruptible
@@ -43,7 +44,9 @@ def plan_of(config: ConfigDict) -> Plan:
     for name, value in values.items():
         if isinstance(value, int) and value < 1:
             raise UserError(f"config.train.{name}={value}: needs 1 or more.")
-    return Plan(**values, schedule=schedule)
+    best_by = config.train.best_by
+    require_direction(best_by, "train.best_by")
+    return Plan(**values, schedule=schedule, height=metric(best_by).height)
 
 
 def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:

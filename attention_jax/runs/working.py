@@ -6,13 +6,15 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.evaluation.metrics import metric
 from attention_jax.runs.experiment import Together, finished
 from attention_jax.runs.folder import Busy, Run, hold, to_json, write_result, write_whole
 from attention_jax.runs.interrupt import Interrupted, interruptible
@@ -36,37 +38,68 @@ def work(sweep: Sweep) -> None:
             "--config=…, which says what there is to do."
         )
     steps = sum(sweep.steps(group) * len(wave) for group, wave in _missing(sweep))
+    population = sweep.config.population
     with interruptible() as is_interrupted, Bar(steps, 0) as bar:
+        if population.across:
+            for rung in population.rungs:
+                _climb(sweep, rung, bar, is_interrupted)
         for group in sweep.plan.groups:
             with contextlib.suppress(Busy), hold(sweep.path / "waves" / group.name):
-                _work_on(sweep, group, bar, is_interrupted)
+                _work_on(sweep, group, None, bar, is_interrupted)
         for group in sweep.plan.groups:
-            _work_on(sweep, group, bar, is_interrupted)
+            _work_on(sweep, group, None, bar, is_interrupted)
 
 
-def _work_on(sweep: Sweep, group: Group, bar: Bar, is_interrupted: Callable[[], bool]) -> None:
-    """Every wave of a group that is missing: each as it can be claimed, or all in step where they are ranked."""
+def _climb(sweep: Sweep, rung: int, bar: Bar, is_interrupted: Callable[[], bool]) -> None:
+    """Bring every program's cells to a rung, whoever trains them, and rank them all together."""
+    groups = [group for group in sweep.plan.groups if rung < sweep.steps(group)]
+    for wait in (False, True):  # first what nobody does; then, for what others do, until it is done
+        for group in groups:
+            _work_on(sweep, group, rung, bar, is_interrupted, wait)
+    with hold(sweep.path / "waves" / f"rung-{rung}", wait=True):
+        drop_worst(sweep, [name for group in groups for wave in group.waves for name in wave], rung)
+
+
+def _work_on(
+    sweep: Sweep, group: Group, rung: int | None, bar: Bar, is_interrupted: Callable[[], bool], wait: bool = False
+) -> None:
+    """Every wave of a group that is missing, to a rung or the end: each as it can be claimed.
+
+    Where the settings of a program are ranked by themselves, all its waves go in step.
+    """
     together: Together | None = None
-    waves = dict(enumerate(group.waves))
-    shares = [list(waves)] if sweep.config.population.halving else [[index] for index in waves]
+    waves, population = dict(enumerate(group.waves)), sweep.config.population
+    in_step = population.halving and not population.across
+    shares = [list(waves)] if in_step else [[index] for index in waves]
     for share in shares:
-        if all(sweep.is_done(name) for index in share for name in waves[index]):
+        if all(_is_there(sweep, name, rung) for index in share for name in waves[index]):
             continue
         with contextlib.ExitStack() as stack:
             try:
                 homes = {index: sweep.path / "waves" / f"{group.name}-{index}" for index in share}
                 for home in homes.values():
-                    stack.enter_context(hold(home))
+                    stack.enter_context(hold(home, wait))
                 matmul = group.config["precision.matmul"]
                 stack.enter_context(jax.default_matmul_precision(None if matmul == "default" else matmul))
                 together = together or _together(sweep, group)
-                _run(sweep, group, together, {homes[i]: waves[i] for i in share}, bar, is_interrupted)
+                held = {homes[i]: waves[i] for i in share}
+                if rung is None:
+                    _run(sweep, group, together, held, bar, is_interrupted)
+                else:
+                    _train_all(sweep, together, held, rung, bar, is_interrupted)
             except Busy:
                 continue
             except Interrupted:
                 raise
             except Exception as error:
                 _put_down(sweep, [name for index in share for name in waves[index]], error)
+
+
+def _is_there(sweep: Sweep, name: str, rung: int | None) -> bool:
+    """Whether a cell has come to a rung, or to its end."""
+    if sweep.is_done(name):
+        return True
+    return rung is not None and any(line["step"] >= rung for line in Run(sweep.cell(name), 0.0).metrics())
 
 
 def _run(
@@ -77,14 +110,25 @@ def _run(
     bar: Bar,
     is_interrupted: Callable[[], bool],
 ) -> None:
-    """Train waves from rung to rung, and finish the cells that reach the end."""
-    steps = sweep.steps(group)
-    rungs = [step for step in sweep.config.population.rungs if step < steps]
-    for until in (*rungs, steps):
-        for home, names in waves.items():
-            _train(sweep, together, home, names, until, bar, is_interrupted)
-        if until < steps:
-            _drop_worst(sweep, [name for names in waves.values() for name in names], until)
+    """Train waves to the end, from rung to rung where they are ranked by themselves; finish the cells that reach it."""
+    steps, population = sweep.steps(group), sweep.config.population
+    for rung in () if population.across else population.rungs:
+        if rung < steps:
+            _train_all(sweep, together, waves, rung, bar, is_interrupted)
+            drop_worst(sweep, [name for names in waves.values() for name in names], rung)
+    _train_all(sweep, together, waves, steps, bar, is_interrupted)
+
+
+def _train_all(
+    sweep: Sweep,
+    together: Together,
+    waves: dict[Path, list[str]],
+    until: int,
+    bar: Bar,
+    is_interrupted: Callable[[], bool],
+) -> None:
+    for home, names in waves.items():
+        _train(sweep, together, home, names, until, bar, is_interrupted)
 
 
 def _train(
@@ -139,10 +183,11 @@ def _finish(sweep: Sweep, together: Together, cells: Sequence[tuple[ConfigDict, 
         bar.skip(len(batch) if together.trainer is None else 0)
 
 
-def _drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
-    """Write results of the settings that end at a rung: all seeds of a setting together, the worst share of them.
+def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
+    """Write results of the settings that end at a rung: the worst share of those that agree on `config.sweep.within`.
 
-    Every setting that reached the rung is ranked, whatever became of it since, so that a restart drops the same.
+    All seeds of a setting end together. Every setting that reached the rung is ranked, whatever became of it since, so
+    that a restart drops the same. Raises UserError where nothing was measured there.
     """
     by = sweep.config.train.best_by
     lines = {name: [x for x in Run(sweep.cell(name), 0.0).metrics() if x["step"] == step and by in x] for name in names}
@@ -151,19 +196,29 @@ def _drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
             f"config.population.rungs: {by} is not measured at step {step}: choose multiples of "
             "config.train.evaluate_every."
         )
-    scores: dict[str, list[float]] = {}
-    for name, found in lines.items():
-        values = [line[by] * (-1 if by.endswith("loss") else 1) for line in found]
-        scores.setdefault(sweep.setting_of(name), []).extend(values)
-    ranked = sorted((sum(values) / len(values), setting) for setting, values in scores.items() if values)
-    worst = {setting for _, setting in ranked[: int(len(ranked) * sweep.config.population.halving)]}
+    if behind := [name for name, found in lines.items() if not (found or sweep.has_ended(name))]:
+        return tell(f"step {step}: {len(behind)} cells have not come so far, and nothing is dropped")
+    worst: set[str] = set()
+    for group in sweep.agreeing(names):
+        ranked = sorted((_height(sweep, setting, lines), setting) for setting in sweep.settings_in(group))
+        dropped = ranked[: int(len(ranked) * sweep.config.population.halving)]
+        worst.update(name for _, setting in dropped for name in setting)
     if not worst:
-        tell(f"step {step}: {len(ranked)} settings share this program, too few to drop one")
+        tell(f"step {step}: too few settings are ranked together to drop one")
     for name in names:
-        if sweep.setting_of(name) in worst and lines[name] and not sweep.is_done(name):
+        if name in worst and lines[name] and not sweep.is_done(name):
             with _open_cell(sweep, name) as run:
                 result = finished(sweep.config_of(name), {"step": step, "last": lines[name][-1]})
                 _write_result(run, {**result, "status": "dropped"})
+
+
+def _height(sweep: Sweep, setting: Sequence[str], lines: Mapping[str, list[dict[str, Any]]]) -> float:
+    """A setting's rank at a rung: the mean over the seeds that choose, −∞ where one of them diverged or failed."""
+    by, every = sweep.config.train.best_by, sweep.seeds_of(setting)
+    measured = {line["seed"]: line[by] for name in setting for line in lines[name]}
+    choosing = sweep.choosers(setting) or every
+    heights = [metric(by).height(measured.get(seed)) for seed in choosing]
+    return sum(heights) / len(heights)
 
 
 def _together(sweep: Sweep, group: Group) -> Together:

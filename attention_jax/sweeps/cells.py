@@ -84,9 +84,11 @@ class _Base:
 def place_of(space: Sequence[Overrides], asked: str) -> int:
     """The first cell with every `KEY=VALUE` of a list with commas; "" is the first of all.
 
-    Raises UserError where there is none.
+    A value may have commas itself: a comma ends it where a key of the space follows. Raises UserError where there is no
+    such cell.
     """
-    parts = [part.partition("=") for part in re.split(r",(?=[\w.]+=)", asked)] if asked else []
+    keys = "|".join(map(re.escape, {key for overrides in space for key in overrides}))
+    parts = [part.partition("=") for part in re.split(rf",(?=(?:{keys})=)", asked)] if asked else []
     for place, overrides in enumerate(space):
         if all(key in overrides and _is(overrides[key], value) for key, _, value in parts):
             return place

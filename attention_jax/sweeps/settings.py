@@ -22,5 +22,7 @@ POPULATION = {
     "most": 0,  # members side by side; 0: as many as fit into memory
     "dynamic": (),  # keys that must not need a program of their own
     "halving": 0.0,  # the share of settings that is dropped at every rung, all their seeds together
-    "rungs": (),  # steps at which they are ranked by train.best_by
+    "rungs": (),  # steps at which they are ranked by train.best_by, among those that agree on sweep.within
+    "halving_seeds": 0,  # how many seeds choose at the rungs and are not reported; 0: all choose, and are reported
+    "across": False,  # whether settings of different programs are ranked together
 }

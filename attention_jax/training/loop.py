@@ -1,6 +1,8 @@
 """The training loop: calls of many steps, and between them logging, evaluation, checkpoints."""
 
+import dataclasses
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,6 +41,7 @@ class Plan(NamedTuple):
     keep_last: int
     best_by: str
     schedule: str
+    height: Callable[[float], float]  # of a value of `best_by`: the more the better, −∞ where it is not finite
 
     def next_stop(self, step: int, steps_per_epoch: int) -> int:
         """The next step after which something is due, or an epoch ends."""
@@ -114,21 +117,41 @@ def fit(
     """
     task, plan = trainer.task, trainer.plan
     step, last = max(int(state.step) for state in states), plan.steps if until is None else until
+    pace = _Pace()
     while step < last and not hooks.is_interrupted():
         stop = min(last, plan.next_stop(step, task.steps_per_epoch))
-        states, step = _train_to(trainer, hypers, states, step, stop, hooks)
+        states, step = _train_to(trainer, hypers, states, step, stop, hooks, pace)
         if not any(state.is_finite for state in states):
             return states
         if step == stop:
-            states = [_log(trainer, state, step, member, hooks) for member, state in enumerate(states)]
+            timed, pace = pace.values(), _Pace()
+            states = [_log(trainer, state, step, member, hooks, timed) for member, state in enumerate(states)]
             if plan.is_due(step, plan.checkpoint_every):
                 checkpoints.save(step, states)
     checkpoints.save(step, states)
     return states
 
 
+@dataclasses.dataclass
+class _Pace:
+    """Wall time of a member's steps since they were last logged; calls that compiled are left out."""
+
+    seconds: float = 0.0
+    steps: int = 0
+
+    def values(self) -> dict[str, float]:
+        """The mean of a step, where one was timed."""
+        return {"train.step_seconds": self.seconds / self.steps} if self.steps else {}
+
+
 def _train_to(
-    trainer: Trainer, hypers: Sequence[Mapping], states: list[TrainState], step: int, stop: int, hooks: Hooks
+    trainer: Trainer,
+    hypers: Sequence[Mapping],
+    states: list[TrainState],
+    step: int,
+    stop: int,
+    hooks: Hooks,
+    pace: _Pace,
 ) -> tuple[list[TrainState], int]:
     """Compiled calls up to `stop`, or until interrupted."""
     task, population = trainer.task, trainer.population
@@ -136,11 +159,15 @@ def _train_to(
     traced = [{name: value for name, value in hyper.items() if name != "seed"} for hyper in hypers]
     seen = population.look(packed)
     while step < stop and not hooks.is_interrupted():
+        started, compiled = time.perf_counter(), population.compiled()
         calls = [task.call(hyper["seed"], step, stop) for hyper in hypers]
         count = len(calls[0][1])
         tables, rows = [table for table, _ in calls], [_padded(rows, trainer.plan.steps_per_call) for _, rows in calls]
         packed = population.call(packed, tables, rows, count, traced)
         before, step, seen = seen, step + count, population.look(packed)
+        if population.compiled() == compiled:
+            pace.seconds += (time.perf_counter() - started) / len(hypers)
+            pace.steps += count
         for member in np.flatnonzero(before.is_finite & ~seen.is_finite):
             hooks.on_not_finite(int(member), int(seen.step[member]))
         goes_on = seen.is_finite
@@ -157,24 +184,26 @@ def _padded(rows: np.ndarray, steps_per_call: int) -> np.ndarray:
     return padded
 
 
-def _log(trainer: Trainer, state: TrainState, step: int, member: int, hooks: Hooks) -> TrainState:
+def _log(
+    trainer: Trainer, state: TrainState, step: int, member: int, hooks: Hooks, timed: Mapping[str, float]
+) -> TrainState:
     """Log a member's metrics since the last time and, where due, its evaluation; its window is empty again."""
     if not state.is_finite:
         return state
     task, plan, window = trainer.task, trainer.plan, jax.device_get(state.window)
     values = {f"train.{name}": float(sums.mean()) for name, sums in window.items()}
-    values["train.tokens"] = float(window["loss"].count)
+    values |= {"train.tokens": float(window["loss"].count), **timed}
     if plan.is_due(step, plan.evaluate_every):
         values |= task.evaluate(state.variables)
-        state = state._replace(best=_better(state, values, plan.best_by))
+        state = state._replace(best=_better(state, values, plan))
     hooks.log(step, member, values)
     return state._replace(window=empty_window())
 
 
-def _better(state: TrainState, values: dict[str, float], best_by: str) -> Best:
-    if best_by not in values:
-        raise UserError(f"config.train.best_by={best_by!r} is not measured here: there is {', '.join(values)}.")
-    score = values[best_by] * (-1 if best_by.endswith("loss") else 1)
-    if score <= float(state.best.score):
+def _better(state: TrainState, values: dict[str, float], plan: Plan) -> Best:
+    if plan.best_by not in values:
+        raise UserError(f"config.train.best_by={plan.best_by!r} is not measured here: there is {', '.join(values)}.")
+    score = jnp.float32(plan.height(values[plan.best_by]))
+    if not score > state.best.score:
         return state.best
-    return Best(jnp.float32(score), jnp.copy(state.step), jax.tree.map(jnp.copy, state.variables))
+    return Best(score, jnp.copy(state.step), jax.tree.map(jnp.copy, state.variables))

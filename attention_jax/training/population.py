@@ -24,6 +24,7 @@ class Population(NamedTuple):
     call: Callable[[Any, Sequence[Any], Sequence[np.ndarray], int, Sequence[Mapping]], Any]  # …, tables, rows, …
     unpack: Callable[[Any], list[TrainState]]
     look: Callable[[Any], "Look"]
+    compiled: Callable[[], int]  # how many programs were compiled so far
 
 
 class Look(NamedTuple):
@@ -38,7 +39,7 @@ class Look(NamedTuple):
 def loop(steps: Steps, is_table_shared: bool) -> Population:
     """One member after another through one program: what each would be alone, bit by bit."""
     del is_table_shared
-    run = jax.jit(steps, donate_argnums=0)
+    run: Any = jax.jit(steps, donate_argnums=0)
 
     def call(states, tables, rows, count, hypers):
         return [run(*member[:3], count, member[3]) for member in zip(states, tables, rows, hypers, strict=True)]
@@ -48,6 +49,7 @@ def loop(steps: Steps, is_table_shared: bool) -> Population:
         call=call,
         unpack=lambda states: states,
         look=lambda states: Look(*map(np.array, zip(*map(_look, states), strict=True))),
+        compiled=run._cache_size,
     )
 
 
@@ -56,7 +58,7 @@ def vmapped(steps: Steps, is_table_shared: bool) -> Population:
 
     A member equals the same run alone to rounding: the compiler may sum in another order.
     """
-    run = jax.jit(jax.vmap(steps, in_axes=(0, None if is_table_shared else 0, 0, None, 0)), donate_argnums=0)
+    run: Any = jax.jit(jax.vmap(steps, in_axes=(0, None if is_table_shared else 0, 0, None, 0)), donate_argnums=0)
 
     def pack(states):
         return jax.device_put(_stacked(states), _over_devices(len(states)))
@@ -77,6 +79,7 @@ def vmapped(steps: Steps, is_table_shared: bool) -> Population:
         call=call,
         unpack=unpack,
         look=_look,
+        compiled=run._cache_size,
     )
 
 

@@ -41,7 +41,7 @@ def new_state(variables: Variables, moments: Any) -> TrainState:
     """The state before the first step."""
     step = jnp.zeros((), jnp.int32)
     # copies: the training loop donates its state, and one buffer cannot be given away twice
-    best = Best(jnp.asarray(-jnp.inf), step + 0, jax.tree.map(jnp.copy, variables))
+    best = Best(jnp.float32(-jnp.inf), step + 0, jax.tree.map(jnp.copy, variables))
     return TrainState(step, variables, moments, best, empty_window(), jnp.array(True))
 
 

@@ -214,6 +214,22 @@ def test_halving_drops_the_worst_settings_with_all_their_seeds(sweeper, how):
 
 
 @pytest.mark.slow
+def test_settings_of_all_programs_are_ranked_together_where_that_is_asked(sweeper):
+    rates = {8: (1e-2, 5e-3), 12: (1e-6, 1e-7)}
+    space = [{"model.kwargs.hidden": h, "optimizer.learning_rate": rate} for h in rates for rate in rates[h]]
+    halving = {"population__halving": 0.5, "population__rungs": (12,)}
+
+    def dropped(workdir, **more):
+        sweeper.run(space, workdir, **halving, **more)
+        ends = [result["status"] for result in sweeper.results(workdir).values()]
+        return [end == "dropped" for end in ends]
+
+    assert dropped("apart") == [False, True, False, True]
+    assert dropped("together", population__across=True) == [False, False, True, True]
+    assert dropped("together", population__across=True) == [False, False, True, True]  # and again
+
+
+@pytest.mark.slow
 def test_another_code_version_is_listed_and_not_mixed_unless_told(sweeper, monkeypatch):
     sweeper.run(RATES)
     for room in (planning, working):
@@ -252,12 +268,37 @@ def test_another_base_config_is_refused(sweeper):
         ({"population__halving": 0.5}, "rungs=.* where it is more than 0"),
         ({"population__dynamic": ("train.steps",)}, "'train.steps' is static"),
         ({"sweep__baseline": "optimizer.learning_rate=7"}, "no setting is that; the first is"),
-        ({"sweep__metric": "validation.beauty"}, "no finished cell has 'validation.beauty'"),
+        ({"sweep__metric": "validation.beauty"}, "config.sweep.metric='validation.beauty': no metric of that name"),
+        ({"sweep__metric": "book.mean"}, "no finished cell has 'book.mean'"),
+        ({"sweep__within": ("data.tsk",)}, "config.sweep.within=.*: no cell has a 'data.tsk'"),
+        ({"population__halving_seeds": 1}, "say how settings are ranked: set halving too"),
+        (
+            {"population__halving": 0.5, "population__rungs": (1,), "population__halving_seeds": 1},
+            "halving_seeds=1: needs 0 or more, and less than the 1 seeds",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused(sweeper, overrides, message):
     with pytest.raises(UserError, match=message):
         sweeper.run(grid("optimizer.learning_rate", (1e-2,)), train__steps=1, train__evaluate_every=1, **overrides)
+
+
+def test_what_changes_the_objective_is_not_compared_by_the_objective(sweeper):
+    rates = grid("optimizer.dropout", (0.0, 0.5))
+    with pytest.raises(UserError, match=r"differ in optimizer.dropout, which train.loss holds.*train.nll"):
+        sweeper.run(rates, train__best_by="train.loss")
+    assert not (sweeper.folder / "sweep").exists()
+    sweeper.run(rates, train__best_by="train.nll", train__steps=12)
+    by_dropout = {row["dropout"]: float(row["train.nll"]) for row in sweeper.table()}
+    (line,) = [x for x in Run(sweeper.cells()[0], 0.0).metrics() if x["step"] == 12]
+    assert line["train.nll"] in by_dropout.values()
+    with pytest.raises(UserError, match="which train.loss holds"):
+        sweeper.run(rates, train__best_by="train.nll", train__steps=12, mode="report", sweep__metric="train.loss")
+
+
+def test_one_seed_of_a_setting_is_in_one_cell(sweeper):
+    with pytest.raises(UserError, match="seed 1 of one setting is in two cells"):
+        sweeper.run(grid("seeds", ((0, 1), (1, 2))))
 
 
 def test_where_slurm_is_not_it_says_so(sweeper, monkeypatch):

@@ -1,9 +1,18 @@
 """What a sweep says of its settings."""
 
+import json
+
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
-from attention_jax.runs.answer import learning_curve
+from attention_jax.reports.sweep import table_of
+from attention_jax.runs.answer import compare, learning_curve
+from attention_jax.runs.experiment import Experiment
+from attention_jax.runs.sweeps import Sweep, read_result
+from attention_jax.runs.working import drop_worst
+from attention_jax.sweeps.plan import Group, Plan, PlannedCell
+from attention_jax.sweeps.settings import POPULATION, SWEEP
 
 # t of 97.5% with two degrees of freedom
 T = 4.302653
@@ -28,3 +37,140 @@ def test_a_step_that_a_seed_has_not_reached_is_not_on_the_curve():
     lines = [{"step": 1, "seed": seed, "loss": 1.0} for seed in (0, 1)] + [{"step": 2, "seed": 0, "loss": 0.0}]
     assert learning_curve(lines, "loss").steps == [1]
     assert learning_curve([], "loss").steps == []
+
+
+def sweep_of(
+    folder, values, *, population=None, within=(), metric="validation.loss", best_by="validation.loss", steps=30
+):
+    """A sweep whose cells are done: values are {setting: {seed: value, or what became of it}}."""
+    planned, results = {}, {}
+    for setting, seeds in values.items():
+        overrides = setting if isinstance(setting, tuple) else (("optimizer.learning_rate", setting),)
+        for seed, value in seeds.items():
+            name = f"{len(planned):012d}-code"
+            planned[name] = PlannedCell(dict(overrides) | {"seeds": (seed,)}, dict(overrides) | {"seeds": (seed,)})
+            results[name] = value
+    config = ConfigDict(
+        {
+            "experiment": "e",
+            "seeds": (0,),
+            "train": {"best_by": best_by},
+            "precision": {},
+            "sweep": SWEEP | {"metric": metric, "within": within},
+            "population": POPULATION | (population or {}),
+        }
+    )
+    experiment = Experiment(*[lambda *a: None] * 5)
+    group = Group("group", {"experiment": "e", "train.steps": steps}, "loop", [list(planned)])
+    sweep = Sweep(folder, experiment, config.lock(), Plan("code", planned, [group]))
+    for name, value in results.items():
+        path = sweep.cell(name)
+        path.mkdir(parents=True)
+        split, _, measure = metric.partition(".")
+        ended = {"status": value} if isinstance(value, str) else {"status": "finished", split: {measure: value}}
+        (path / "result.json").write_text(json.dumps(ended | {"seeds": list(planned[name].overrides["seeds"])}))
+    return sweep
+
+
+def rows_of(answer):
+    return [answer.rows[place].setting.overrides["optimizer.learning_rate"] for place in answer.order]
+
+
+def test_a_setting_that_lost_a_seed_is_never_best_and_comes_after_those_that_did_not(tmp_path):
+    values = {1.0: {0: 0.1, 1: "diverged", 2: 0.1}, 0.5: {0: 0.4, 1: 0.5, 2: 0.6}, 0.1: {0: 0.8, 1: 0.9, 2: 0.9}}
+    (answer,) = compare(sweep_of(tmp_path, values))
+    assert rows_of(answer) == [0.5, 0.1, 1.0]
+    assert [answer.rows[place].setting.overrides["optimizer.learning_rate"] for place in answer.best] == [0.5]
+    assert answer.rows[0].mean == pytest.approx(0.1)  # it is told, and not hidden
+
+
+def test_test_figures_come_after_the_validation_figures_that_choose(tmp_path):
+    sweep = sweep_of(tmp_path, {1.0: {0: 0.1, 1: 0.2}, 0.5: {0: 0.4, 1: 0.5}}, metric="test.loss")
+    for name in sweep.plan.cells:  # validation says the opposite
+        path = sweep.cell(name) / "result.json"
+        result = json.loads(path.read_text())
+        path.write_text(json.dumps(result | {"validation": {"loss": 1 - result["test"]["loss"]}}))
+    lead, test = compare(sweep)
+    assert (lead.metric, test.metric) == ("validation.loss", "test.loss")
+    assert rows_of(lead) == rows_of(test) == [0.5, 1.0]
+    assert lead.best == test.best == {1}
+    assert "chosen by it" in table_of(test).note
+    assert "chosen by it" not in table_of(lead).note
+
+
+def test_seeds_that_choose_at_rungs_are_not_reported_and_where_all_do_both_the_caption_says_so(tmp_path):
+    values = {1.0: {0: 9.0, 1: 9.0, 2: 0.3, 3: 0.5}, 0.5: {0: 9.0, 1: 9.0, 2: 0.4, 3: 0.6}}
+    halving = {"halving": 0.5, "rungs": (10,)}
+    (answer,) = compare(sweep_of(tmp_path / "apart", values, population=halving | {"halving_seeds": 2}))
+    assert [row.mean for row in answer.rows] == pytest.approx([0.4, 0.5])
+    assert "The first seeds (0, 1) chose at the rungs" in table_of(answer).note
+    (answer,) = compare(sweep_of(tmp_path / "same", values, population=halving))
+    assert "their intervals cover less than 95%" in table_of(answer).note
+
+
+def test_the_intervals_of_what_rungs_leave_over_cover_as_often_as_they_say_where_other_seeds_chose(tmp_path, random):
+    tasks, settings, seeds, truth = 100, 4, 5, 10.0
+    drawn = truth + random.normal(size=(tasks, settings, seeds))
+    values = {
+        (("data.task", task), ("optimizer.learning_rate", float(setting))): dict(enumerate(drawn[task, setting]))
+        for task in range(tasks)
+        for setting in range(settings)
+    }
+    population = {"halving": 0.5, "rungs": (10, 20), "halving_seeds": 2}
+    sweep = sweep_of(tmp_path, values, population=population, within=("data.task",))
+    results = {name: sweep.cell(name) / "result.json" for name in sweep.plan.cells}
+    measured = {name: path.read_text() for name, path in results.items()}
+    for name, path in results.items():
+        own = json.loads(measured[name])
+        lines = [
+            {"step": step, "seed": own["seeds"][0], "validation.loss": own["validation"]["loss"]} for step in (10, 20)
+        ]
+        (sweep.cell(name) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        path.unlink()
+    left = [*sweep.plan.cells]
+    for rung in (10, 20):
+        drop_worst(sweep, left, rung)
+        left = [name for name in left if not sweep.is_done(name)]
+    for name in left:
+        results[name].write_text(measured[name])
+    (answer,) = compare(sweep)
+    whole = [row for row in answer.rows if row.mean is not None]
+    assert len(whole) == tasks  # of each task one is left: tasks are not ranked against each other
+    assert all(len(row.setting.values) == seeds - 2 for row in whole)
+    assert np.mean([row.low < truth < row.high for row in whole]) >= 0.9
+
+
+def climbed(tmp_path, values, **population):
+    """What is dropped of a sweep at its first rung."""
+    sweep = sweep_of(tmp_path, values, population={"halving": 0.5, "rungs": (10,), **population})
+    for name in sweep.plan.cells:
+        path, (seed,) = sweep.cell(name) / "result.json", sweep.flat[name]["seeds"]
+        result = json.loads(path.read_text())
+        if result["status"] == "finished":
+            line = {"step": 10, "seed": seed, "validation.loss": result["validation"]["loss"]}
+            (sweep.cell(name) / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+            path.unlink()
+    drop_worst(sweep, [*sweep.plan.cells], 10)
+    ended = [name for name in sweep.plan.cells if (read_result(sweep.cell(name)) or {}).get("status") == "dropped"]
+    return {sweep.flat[name]["optimizer.learning_rate"] for name in ended}
+
+
+def test_a_setting_of_which_a_seed_diverged_is_last_at_a_rung(tmp_path):
+    assert climbed(tmp_path, {1.0: {0: 0.1, 1: "diverged"}, 0.5: {0: 0.4, 1: 0.5}}) == {1.0}
+
+
+def test_at_a_rung_the_first_seeds_choose_where_some_are_set_apart(tmp_path):
+    values = {1.0: {0: 0.9, 1: 0.0, 2: 0.0}, 0.5: {0: 0.4, 1: 0.5, 2: 0.5}}
+    assert climbed(tmp_path / "all", values) == {0.5}
+    assert climbed(tmp_path / "one", values, halving_seeds=1) == {1.0}
+
+
+def test_a_rung_that_some_cell_has_not_reached_drops_nothing(tmp_path, capsys):
+    sweep = sweep_of(tmp_path, {1.0: {0: 0.1}, 0.5: {0: 0.4}}, population={"halving": 0.5, "rungs": (10,)})
+    first, second = sweep.plan.cells
+    for name in (first, second):
+        (sweep.cell(name) / "result.json").unlink()
+    (sweep.cell(first) / "metrics.jsonl").write_text('{"step": 10, "seed": 0, "validation.loss": 1.0}\n')
+    drop_worst(sweep, [first, second], 10)
+    assert "1 cells have not come so far, and nothing is dropped" in capsys.readouterr().err
+    assert not any(map(sweep.is_done, sweep.plan.cells))

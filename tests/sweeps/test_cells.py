@@ -4,7 +4,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.sweeps.cells import code_version, flatten, nested, resolve, without_settings
+from attention_jax.sweeps.cells import code_version, flatten, nested, place_of, resolve, without_settings
 from attention_jax.sweeps.matching import matched
 
 BASE = {
@@ -103,3 +103,13 @@ def test_where_nothing_is_within_a_hundredth_the_nearest_is_named():
         matched({"width": 1}, "width", 1, 10.0, lambda config: config["width"] ** 2)
     with pytest.raises(UserError, match="'name': 'a' is not a whole number"):
         matched({"name": "a"}, "name", 1, 10.0, lambda config: 1.0)
+
+
+def test_a_baseline_may_have_commas_in_its_value():
+    scaled = "rotary:scaling=ntk,factor=4"
+    space = [{"model.positions": name, "data.task": task} for task in ("copy", "sort") for name in ("rotary", scaled)]
+    assert place_of(space, f"model.positions={scaled}") == 1
+    assert place_of(space, f"model.positions={scaled},data.task=sort") == 3
+    assert place_of(space, "data.task=sort,model.positions=rotary") == 2
+    with pytest.raises(UserError, match="no setting is that; the first is 'model.positions=rotary,data.task=copy'"):
+        place_of(space, "model.positions=rotary:scaling=ntk")

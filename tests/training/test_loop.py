@@ -1,6 +1,7 @@
 """The loop on a model small enough to follow: resuming, seeds, the best, interruption, NaN."""
 
 import functools
+import time
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from attention_jax.errors import UserError
+from attention_jax.evaluation.metrics import metric
 from attention_jax.ops.losses import squared_error
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.loop import Hooks, Plan, Task, abstract_states, fit, trainer
@@ -24,6 +26,7 @@ PLAN = Plan(
     keep_last=2,
     best_by="validation.loss",
     schedule="constant",
+    height=metric("validation.loss").height,
 )
 
 
@@ -70,7 +73,7 @@ def run(folder, seeds=(0,), plan=PLAN, stop_after=None, task=TASK, rate=0.05, ho
         done[0] += steps
 
     def log(step, member, values):
-        lines.append((step, seeds[member], values))
+        lines.append((step, seeds[member], {k: v for k, v in values.items() if k != "train.step_seconds"}))
 
     hooks = Hooks(
         log=log,
@@ -157,6 +160,34 @@ def test_the_best_is_of_the_evaluation_with_the_lowest_loss(unbroken):
     assert sorted(evaluated) == [6, 12, 18, 24, 30]
     assert int(state.best.step) == best
     assert evaluate(state.best.variables)["validation.loss"] == pytest.approx(evaluated[best])
+
+
+def test_an_evaluation_that_is_not_finite_is_never_the_best(tmp_path, unbroken):
+    values = iter([0.5, float("nan"), 0.9, 0.4, float("-inf")])
+    task = TASK._replace(evaluate=lambda variables: {"validation.loss": next(values)})
+    (state,), _ = run(tmp_path, task=task)
+    assert int(state.best.step) == 24
+    assert float(state.best.score) == pytest.approx(-0.4)
+
+
+def test_a_steps_time_leaves_out_what_compiles_and_an_evaluation_compiles_nothing_again(tmp_path):
+    traced, seen = [], []
+
+    def slow_to_trace(*arguments):
+        traced.append(time.sleep(0.5))
+        return loss(*arguments)
+
+    def log(step, member, values):
+        seen.append((step, values["train.step_seconds"]))
+
+    hooks = Hooks(log, lambda *a: None, is_interrupted=lambda: False, on_not_finite=lambda *a: None)
+    trained = trainer(TASK._replace(loss=slow_to_trace), PLAN)
+    checkpoints = Checkpoints(tmp_path, 1, tell=print)
+    fit(trained, [hyper(0)], [trained.create(jax.random.key(0), None)], checkpoints, hooks)
+    checkpoints.close()
+    assert len(traced) == 1
+    assert [step for step, _ in seen] == [5, 6, 10, 12, 15, 18, 20, 24, 25, 30]
+    assert all(0 < seconds < 0.1 for _, seconds in seen)
 
 
 def test_metrics_are_logged_when_due_and_count_every_item(unbroken):

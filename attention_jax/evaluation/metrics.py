@@ -1,0 +1,117 @@
+"""The table of metrics: which way is better, what a value can be, its unit, and what may be compared by it.
+
+Every direction and bound is read from here, and a name that no row matches is an error: nobody guesses from a name.
+"""
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from attention_jax.errors import UserError
+
+
+class Metric(NamedTuple):
+    """A row: a pattern of dotted names, whether more is better (None: neither), the least and the greatest value.
+
+    What is `of_objective` holds what a config adds to the training objective, such as dropout and label smoothing.
+    """
+
+    pattern: str
+    more_is_better: bool | None
+    low: float
+    high: float
+    unit: str
+    of_objective: bool = False
+
+    def height(self, value: float | None) -> float:
+        """The value so that more is better; −∞ where it is not finite or not there: what is lost is never best."""
+        if value is None or not math.isfinite(value):
+            return -math.inf
+        return value if self.more_is_better else -value
+
+
+LESS, MORE, NEITHER = False, True, None
+NATS = "nats a target token"
+
+METRICS = (
+    Metric("train.loss", LESS, 0, math.inf, NATS, of_objective=True),
+    Metric("train.gradient_norm", LESS, 0, math.inf, "norm", of_objective=True),
+    Metric("train.learning_rate", NEITHER, 0, math.inf, "rate"),
+    Metric("train.tokens", NEITHER, 0, math.inf, "tokens"),
+    Metric("train.step_seconds", LESS, 0, math.inf, "seconds"),
+    Metric("*nll", LESS, 0, math.inf, NATS),
+    Metric("*loss", LESS, 0, math.inf, NATS),
+    Metric("*perplexity", LESS, 1, math.inf, "perplexity a token"),
+    Metric("*perplexity_sliding", LESS, 1, math.inf, "perplexity a token"),
+    Metric("*perplexity_per_word", LESS, 1, math.inf, "perplexity a word"),
+    Metric("*bleu", MORE, 0, 100, "BLEU"),
+    Metric("*bleu_13a", MORE, 0, 100, "BLEU"),
+    Metric("*bleu_by_length.*", MORE, 0, 100, "BLEU"),
+    Metric("*chrf", MORE, 0, 100, "chrF"),
+    Metric("book.*", MORE, 0, 1, "the textbook's k = 2 score"),
+    Metric("*alignment_error_rate", LESS, 0, 1, "share"),
+    Metric("*alignment_agreement", MORE, 0, 1, "share"),
+    Metric("*monotonicity", NEITHER, 0, 1, "share"),
+    Metric("*coverage", NEITHER, 0, 1, "share"),
+    Metric("*entropy", NEITHER, 0, math.inf, "nats"),
+    Metric("*token_accuracy", MORE, 0, 1, "share"),
+    Metric("*exact_match", MORE, 0, 1, "share"),
+    Metric("curves.token_accuracy.*", MORE, 0, 1, "share"),
+    Metric("curves.exact_match.*", MORE, 0, 1, "share"),
+    Metric("curves.perplexity*.*", LESS, 1, math.inf, "perplexity a token"),
+    Metric("mrr", MORE, 0, 1, "mean reciprocal rank"),
+    Metric("kendall_tau", MORE, -1, 1, "τ"),
+    Metric("*mse_mean", LESS, 0, math.inf, "squared error"),
+    Metric("*mse_std", LESS, 0, math.inf, "squared error"),
+    Metric("*exponents.*", LESS, -math.inf, math.inf, "power"),
+    Metric("cost.parameters", LESS, 0, math.inf, "parameters"),
+    Metric("cost.flops", LESS, 0, math.inf, "FLOPs"),
+    Metric("cost.step_seconds", LESS, 0, math.inf, "seconds"),
+    Metric("cost.tokens_per_second", MORE, 0, math.inf, "tokens a second"),
+    Metric("*seconds", LESS, 0, math.inf, "seconds"),
+)
+
+# Keys of a config that make the objective that a model is trained for.
+OBJECTIVE = (
+    "optimizer.dropout",
+    "optimizer.label_smoothing",
+    "model.dropout_sites",
+    "model.kwargs.dropout_sites",
+)
+
+
+def metric(name: str, key: str = "") -> Metric:
+    """The first row that matches a dotted name. Raises UserError, naming the config's `key`, where there is none."""
+    for row in METRICS:
+        if fnmatchcase(name, row.pattern):
+            return row
+    names = {row.pattern.strip("*."): row for row in METRICS}
+    nearest = difflib.get_close_matches(name.rpartition(".")[2], names, n=1, cutoff=0)[0]
+    raise UserError(
+        f"{key and f'config.{key}='}{name!r}: no metric of that name; the nearest is {nearest!r}. All are in "
+        "attention_jax/evaluation/metrics.py."
+    )
+
+
+def require_direction(name: str, key: str) -> None:
+    """Raise UserError for a metric of which neither more nor less is better: nothing can be chosen by it."""
+    if metric(name, key).more_is_better is NEITHER:
+        raise UserError(f"config.{key}={name!r}: neither more nor less of it is better, so that nothing can be chosen.")
+
+
+def require_comparable(name: str, key: str, configs: Sequence[Mapping[str, Any]], instead: Iterable[str]) -> None:
+    """Raise UserError where flat configs differ in their objective and the metric is of the objective.
+
+    The first of `instead` that is not of the objective is the metric that the message names.
+    """
+    if not metric(name, key).of_objective:
+        return
+    changed = [part for part in OBJECTIVE if len({repr(config.get(part)) for config in configs}) > 1]
+    if changed:
+        better = next(other for other in instead if not metric(other).of_objective)
+        raise UserError(
+            f"config.{key}={name!r}: settings differ in {', '.join(changed)}, which {name} holds: it would rank "
+            f"objectives, not models. Compare by another metric: --config.{key}={better}."
+        )

@@ -1,0 +1,60 @@
+"""The table of metrics: every name that is written has its row, and nothing is guessed."""
+
+import math
+
+import pytest
+
+from attention_jax.errors import UserError
+from attention_jax.evaluation.metrics import METRICS, metric, require_comparable, require_direction
+
+BETTER = {  # which way each is better: what a reader of its definition says
+    "train.loss": "less",
+    "train.nll": "less",
+    "train.gradient_norm": "less",
+    "validation.loss": "less",
+    "validation.perplexity_per_word": "less",
+    "test.bleu": "more",
+    "test.bleu_by_length.3-7": "more",
+    "validation.alignment_error_rate": "less",
+    "validation.alignment_agreement": "more",
+    "area.token_accuracy": "more",
+    "area.perplexity_sliding": "less",
+    "curves.perplexity.64": "less",
+    "estimators.kernel.mse_mean": "less",
+    "cost.flops": "less",
+    "cost.tokens_per_second": "more",
+    "seconds": "less",
+}
+
+
+@pytest.mark.parametrize("name", BETTER)
+def test_the_height_of_a_metric_grows_as_it_gets_better(name):
+    row, better, worse = metric(name), *((1.5, 2.5) if BETTER[name] == "less" else (2.5, 1.5))
+    assert row.height(better) > row.height(worse) > -math.inf
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf, -math.inf, None])
+def test_what_is_not_finite_is_below_everything(lost):
+    assert {row.height(lost) for row in METRICS} == {-math.inf}
+
+
+def test_a_name_without_a_row_is_refused_and_so_is_choosing_by_what_has_no_direction():
+    with pytest.raises(UserError, match=r"config.sweep.metric='validation.beauty': no metric of that name"):
+        metric("validation.beauty", "sweep.metric")
+    with pytest.raises(UserError, match=r"config.train.best_by='train.learning_rate': neither more nor less"):
+        require_direction("train.learning_rate", "train.best_by")
+
+
+def test_bounds_are_what_a_value_can_be():
+    assert all(row.low < row.high for row in METRICS)
+    assert (metric("test.bleu").low, metric("test.bleu").high) == (0, 100)
+    assert metric("validation.perplexity").low == 1
+
+
+@pytest.mark.parametrize("key", ["optimizer.dropout", "optimizer.label_smoothing", "model.kwargs.dropout_sites"])
+def test_settings_with_other_objectives_are_not_compared_by_the_objective(key):
+    configs = [{key: 0.0, "optimizer.learning_rate": 1.0}, {key: 0.1, "optimizer.learning_rate": 1.0}]
+    with pytest.raises(UserError, match=rf"{key}, which train.loss holds.*--config.sweep.metric=train.nll"):
+        require_comparable("train.loss", "sweep.metric", configs, ("train.loss", "train.nll"))
+    require_comparable("train.nll", "sweep.metric", configs, ())
+    require_comparable("train.loss", "sweep.metric", configs[:1] * 2, ())
