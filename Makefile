@@ -8,7 +8,7 @@ ACCELERATORS := cpu cuda13 tpu
 
 SLURM ?= /tmp/attention_jax_slurm
 
-.PHONY: demo test test-slow test-slurm check lock clean
+.PHONY: demo test test-slow test-slurm check results lock clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train the default experiment on embedded data, in a few minutes
@@ -29,6 +29,9 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+results: $(READY)  ## the kept answers, and which of them are of code that has changed since
+	$(BIN)/python -m experiments._results
 
 $(READY): locks/$(ACCELERATOR).txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'

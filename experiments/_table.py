@@ -7,12 +7,11 @@ A recipe is chosen on the validation sentences; the test sentences are scored on
 beams.
 """
 
-import datetime
 import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +23,10 @@ from attention_jax.reports.extrapolation import length_curves
 from attention_jax.reports.figures import curves
 from attention_jax.sweeps.cells import flatten
 from configs.nmt import get_config
+from experiments import _results
 from experiments._comparison import Measured, Scores, answer, panels
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "experiments" / "results"
 FIGURES = ROOT / "docs" / "figures"
 DATA = flags.DEFINE_string("data", "", "The folder of Multi30k: train, val and test_2016_flickr, .de and .en.")
 RUNS = flags.DEFINE_string("runs", "runs/multi30k", "Where the runs are, a folder each.")
@@ -35,6 +34,8 @@ ONLY = flags.DEFINE_list("only", [], "Rows to train, as MODEL or MODEL-SEED; def
 BEAMS = ("--config.evaluate.beams=5",)
 BASELINE = "bahdanau"
 MEASURED = ("validation", "test", "cost")  # of a kept result
+SEARCH = ("attention_jax/decoding/beam.py",)
+EARLIER = "† By a beam search that has changed since. ‡ Wall time with compilation and evaluations, not of steps alone."
 LOCAL = ("data.path",)  # keys of a config that say where things are, and change no number
 
 
@@ -87,14 +88,14 @@ def main(argv: list[str]) -> None:
     known = {row.model for row in ROWS} | {name for row in ROWS for name in row.names}
     if unknown := set(ONLY.value) - known:
         sys.exit(f"error: --only={','.join(sorted(unknown))}: choose among {', '.join(sorted(known))}.")
-    RESULTS.mkdir(parents=True, exist_ok=True)
     for row in ROWS if DATA.value else ():
         for seed, name in enumerate(row.names):
             if not ONLY.value or {row.model, name} & set(ONLY.value):
                 make(row, seed, name)
-    print(
-        tabulate([columns(row) for row in ROWS if found(row)], headers="keys", tablefmt="github", disable_numparse=True)
-    )
+    table = tabulate([columns(row) for row in ROWS if found(row)], "keys", tablefmt="github", disable_numparse=True)
+    print(table)
+    if "†" in table or "‡" in table:
+        print(f"\n{EARLIER}")
     draw_lengths()
     draw_learning()
 
@@ -112,38 +113,22 @@ def make(row: Row, seed: int, name: str) -> None:
     _run([*launch, f"--workdir={workdir}"], stdout=sys.stderr)
     measured = _run([*launch, f"--workdir={workdir}", "--mode=evaluate", *BEAMS], stdout=subprocess.PIPE)
     result = json.loads((workdir / "result.json").read_text(encoding="utf-8"))
-    del result["data"]
     with_beams = dict(line.split("\t") for line in measured.splitlines())
     result["test"]["beams"] = {metric: float(with_beams[f"test.{metric}"]) for metric in ("bleu", "bleu_13a", "chrf")}
     command = f"python launch.py {shlex.join([config, '--config.data.path=multi30k', *asked])}"
-    kept.write_text(_json(result | {"command": command} | evidence(workdir)), encoding="utf-8")
+    _results.write(kept.stem, result | _results.evidence(workdir) | {"command": command, "learning": learning(workdir)})
 
 
 def require_recipe(kept: Path, row: Row, overrides: Mapping[str, Any]) -> None:
     """Refuse a kept result where a value of its config is another one now; what its config lacks is newer than it."""
     config = get_config(f"{row.model},multi30k")
     config.update_from_flattened_dict(overrides)
-    now = flatten(json.loads(_json(config.to_dict())))
+    now = flatten(json.loads(json.dumps(config.to_dict())))
     before = flatten(json.loads(kept.read_text(encoding="utf-8"))["config"])
     changed = [key for key in before if key in now and key not in LOCAL and before[key] != now[key]]
     if changed:
         values = ", ".join(f"{key}: {before[key]} there, {now[key]} now" for key in changed)
         sys.exit(f"error: {kept}: made by another recipe ({values}). Remove it, and the row is trained again.")
-
-
-def evidence(workdir: Path) -> dict[str, Any]:
-    """What a kept result says of where it comes from: its config, its code and day, and how it learnt."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
-    config["data"]["path"] = "multi30k"
-    return {
-        "config": config,
-        "commit": described.stdout.decode().strip(),  # "" where there is no repository
-        "date": str(datetime.date.fromtimestamp((workdir / "result.json").stat().st_mtime)),
-        "learning": learning(workdir),
-    }
 
 
 def learning(workdir: Path) -> dict[str, list[float]]:
@@ -205,12 +190,12 @@ def columns(row: Row) -> dict[str, str]:
         "published": row.published,
         "test BLEU, greedy": show("test", "bleu"),
         f"− {BASELINE}": difference(row),
-        "5 beams": show("test", "beams", "bleu"),
+        "5 beams": show("test", "beams", "bleu") + "†" * _is_of_another_search(members),
         "13a, greedy": show("test", "bleu_13a"),
         "chrF": show("test", "chrf"),
         "validation perplexity a word": show("validation", "perplexity_per_word", digits=2),
         "PFLOPs": f"{means['cost']['flops'] / 1e15:.2f}",
-        "minutes": f"{means['cost']['seconds'] / 60:.0f}",
+        "minutes": f"{means['cost']['seconds'] / 60:.0f}" + "‡" * ("step_seconds" not in means["cost"]),
     }
 
 
@@ -227,12 +212,13 @@ def difference(row: Row) -> str:
     return text.replace("-", "−")
 
 
+def _is_of_another_search(members: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the beam search has changed since it found one of these, or that is not known."""
+    return any(_results.changes(one["code"]["commit"], SEARCH) != [] for one in members)
+
+
 def _kept(name: str) -> Path:
-    return RESULTS / f"multi30k-{name}.json"
-
-
-def _json(tree: Mapping[str, Any]) -> str:
-    return json.dumps(tree, indent=1, ensure_ascii=False) + "\n"
+    return _results.RESULTS / f"multi30k-{name}.json"
 
 
 def _run(command: list[str], stdout: Any) -> str:

@@ -15,6 +15,7 @@ from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
 from attention_jax.runs.folder import Run, open_run
 from attention_jax.runs.machine import describe_device
+from attention_jax.runs.provenance import provenance
 from attention_jax.training.loop import Trainer
 from attention_jax.training.state import Variables
 
@@ -111,9 +112,9 @@ class Request(NamedTuple):
 
 
 def finished(config: ConfigDict, metrics: dict) -> dict:
-    """A run's result: its metrics, and what they were measured with."""
+    """A run's result: its metrics, what they were measured with, and by which code and command."""
     known = {"status": "finished", "experiment": config.experiment, "seeds": list(config.seeds)}
-    return {**known, **metrics, "device": describe_device(), "versions": _versions()}
+    return {**known, **metrics, "device": describe_device(), "versions": _versions(), **provenance()}
 
 
 @functools.cache

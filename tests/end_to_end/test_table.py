@@ -6,7 +6,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments import _table
+from experiments import _results, _table
 
 KEPT = {
     "validation": {"perplexity_per_word": 6.5},
@@ -18,6 +18,7 @@ KEPT = {
         "beams": {"bleu": 31.0, "bleu_13a": 30.0, "chrf": 51.0},
     },
     "cost": {"parameters": 6_300_000, "flops": 2e14, "seconds": 600.0},
+    "code": {"commit": "0" * 7, "changed": False},
     "learning": {"step": [10, 20], "bleu": [12.0, 29.0]},
     "config": {"data": {"path": "elsewhere", "languages": ["de", "en"]}, "train": {"steps": 6000}, "seeds": [0]},
 }
@@ -26,7 +27,7 @@ KEPT = {
 @pytest.fixture
 def keep(tmp_path, monkeypatch):
     """Keep results of a model with some BLEU, a seed each."""
-    monkeypatch.setattr(_table, "RESULTS", tmp_path)
+    monkeypatch.setattr(_results, "RESULTS", tmp_path)
     monkeypatch.setattr(_table, "FIGURES", tmp_path)
 
     def kept(model, *values):
@@ -44,9 +45,11 @@ def test_the_table_is_printed_and_drawn_from_the_kept_results(keep, capsys, tmp_
     keep("seq2seq", 21.0)
     _table.main([])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("|")[1].strip() for line in lines[2:]] == ["seq2seq", "bahdanau"]
-    assert " 39.0 " in lines[-1]
-    assert " 31.0 " in lines[-1]
+    assert [line.split("|")[1].strip() for line in lines[2:4]] == ["seq2seq", "bahdanau"]
+    assert " 39.0 " in lines[3]
+    assert " 31.0† " in lines[3]  # by a search of which this checkout knows nothing
+    assert " 10‡ " in lines[3]
+    assert lines[-1] == _table.EARLIER
     for figure in ("multi30k.png", "multi30k_learning.png"):
         assert (tmp_path / figure).stat().st_size > 0
 
