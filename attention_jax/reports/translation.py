@@ -10,6 +10,11 @@ from attention_jax.reports.figures import Figure, curves, heatmaps, panel_size
 from attention_jax.reports.page import Table
 
 COLUMNS = 3
+LONG = {  # by config.data.on_long
+    "error": "longer than config.data.max_length",
+    "truncate": "truncated: longer than config.data.max_length",
+    "skip": "skipped: longer than config.data.max_length",
+}
 LOSS_CAPTION = "Loss by training step: in training with dropout and label smoothing, in validation without."
 
 
@@ -80,6 +85,35 @@ def result_table(result: dict[str, object], intervals: dict[str, Sequence[float]
         if isinstance(value, (int, float, str))
     ]
     return Table(f"Result, seeds {result['seeds']}", ("metric", "value", "95% from", "to"), rows)
+
+
+def data_table(meta: dict) -> Table:
+    """How many pairs each split has, and what was kept out of it or cut; empty where the import did not count it.
+
+    A split without a file of its own is drawn from the training file, whose bad lines are of no split.
+    """
+    too_long, bad_lines = meta.get("too_long_by_split", {}), meta.get("bad_lines_by_file", {})
+    left_out = meta.get("left_out", "")
+    rows = [
+        (name, pairs, too_long.get(name, ""), bad_lines.get(name, ""), left_out if name == "train" else "")
+        for name, pairs in meta["pairs"].items()
+    ]
+    total = ("all", sum(meta["pairs"].values()), meta["too_long"]["pairs"], meta["bad_lines"], left_out)
+    columns = ("split", "pairs", LONG[meta["too_long"]["what"]], "skipped: bad lines of its file")
+    return Table("Data", (*columns, "left out: source is in a held-out file"), [*rows, total], _shrunk(meta))
+
+
+def _shrunk(meta: dict) -> str:
+    """Which held-out splits have fewer pairs than their files, or than were drawn for them."""
+    skipped = meta.get("too_long_by_split", {}) if meta["too_long"]["what"] == "skip" else {}
+    bad_lines = meta.get("bad_lines_by_file", {})
+    lacking = {name: skipped.get(name, 0) + bad_lines.get(name, 0) for name in meta["pairs"] if name != "train"}
+    return " ".join(
+        f"{name} lacks {count:,} of {'its file' if name in bad_lines else 'the pairs drawn for it'}: "
+        "its figures are of fewer sentences."
+        for name, count in lacking.items()
+        if count
+    )
 
 
 def translation_table(
