@@ -100,20 +100,18 @@ def data_table(meta: dict) -> Table:
     ]
     total = ("all", sum(meta["pairs"].values()), meta["too_long"]["pairs"], meta["bad_lines"], left_out)
     columns = ("split", "pairs", LONG[meta["too_long"]["what"]], "skipped: bad lines of its file")
-    return Table("Data", (*columns, "left out: source is in a held-out file"), [*rows, total], _shrunk(meta))
+    notes = [_shrunk(name, meta) for name in meta["pairs"] if name != "train"]
+    return Table("Data", (*columns, "left out: source is in a held-out file"), [*rows, total], " ".join(notes).strip())
 
 
-def _shrunk(meta: dict) -> str:
-    """Which held-out splits have fewer pairs than their files, or than were drawn for them."""
+def _shrunk(name: str, meta: dict) -> str:
+    """Why a held-out split has fewer pairs than its file, or than were drawn for it; empty where it has not."""
     skipped = meta.get("too_long_by_split", {}) if meta["too_long"]["what"] == "skip" else {}
     bad_lines = meta.get("bad_lines_by_file", {})
-    lacking = {name: skipped.get(name, 0) + bad_lines.get(name, 0) for name in meta["pairs"] if name != "train"}
-    return " ".join(
-        f"{name} lacks {count:,} of {'its file' if name in bad_lines else 'the pairs drawn for it'}: "
-        "its figures are of fewer sentences."
-        for name, count in lacking.items()
-        if count
-    )
+    kept_out = {"pairs that are too long": skipped.get(name, 0), "bad lines of its file": bad_lines.get(name, 0)}
+    found = " and ".join(f"{count:,} {what}" for what, count in kept_out.items() if count)
+    whole = "its file has" if name in bad_lines else "were drawn"
+    return f"{name} lacks {found}: its figures are of fewer sentences than {whole}." if found else ""
 
 
 def translation_table(
