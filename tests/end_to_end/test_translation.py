@@ -177,7 +177,7 @@ def test_result_and_report_tell_by_split_what_was_kept_out_and_why(launcher, tmp
     launcher.pairs.write_text("".join([*lines[:40], lines[50], "no tab here\n"]), encoding="utf-8")
     (tmp_path / "own.txt").write_text("".join([*lines[50:58], "a\t" + "b " * 20 + "\n", "\n"]), encoding="utf-8")
     how = {"data__on_long": "skip", "data__on_bad_line": "skip", "data__test_path": tmp_path / "own.txt"}
-    process = launcher.run(tmp_path / "w", train__steps=2, **how)
+    process = launcher.run(tmp_path / "w", train__steps=2, data__buckets="(12,)", evaluate__examples=1, **how)
     assert process.returncode == 0, process.err
     assert "skipped 1 pairs longer than config.data.max_length: 1 test" in process.err
     assert "skipped 2 bad lines, first" in process.err
