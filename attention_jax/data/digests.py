@@ -30,13 +30,14 @@ def write_meta(folder: Path, meta: dict) -> None:
 def read_meta(folder: Path, keys: Collection[str]) -> dict:
     """What an import found. Raises UserError where the file is missing, cut short or has not all `keys`."""
     path = folder / META
-    require_file(path)
+    _require_file(path)
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise _unusable(path, "damaged: it is not the JSON that the import wrote") from None
-    if not isinstance(meta, dict) or not meta.keys() >= set(keys):
-        raise _unusable(path, f"damaged: it does not say {', '.join(keys)}")
+    absent = [key for key in keys if key not in meta] if isinstance(meta, dict) else keys
+    if absent:
+        raise _unusable(path, f"damaged: it does not say {', '.join(absent)}")
     return meta
 
 
@@ -47,7 +48,7 @@ def require_intact(folder: Path, meta: dict, names: Iterable[str], tokens: Itera
     """
     paths = [folder / name for name in names]
     for path in paths:
-        require_file(path)
+        _require_file(path)
     if "digests" not in meta:
         if _remembered(*(folder / name for name in tokens)) != meta["fingerprint"]:
             raise _unusable(folder, "damaged: its token arrays are not those of the import")
@@ -57,8 +58,7 @@ def require_intact(folder: Path, meta: dict, names: Iterable[str], tokens: Itera
             raise _unusable(path, "damaged: its digest is not that of the import")
 
 
-def require_file(path: Path) -> None:
-    """Raise UserError where a file of an import is missing."""
+def _require_file(path: Path) -> None:
     if not path.is_file():
         raise _unusable(path, "missing")
 

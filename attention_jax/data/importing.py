@@ -192,6 +192,7 @@ def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair
             yield name, pair
         held_out |= own
     validation, test = (0 if path else getattr(config, name) for name, path in given.items())
+    # Beside two given files only `train` are drawn, and those that are held out are left out of them.
     taken = held_out if validation or test else set()
     read = functools.partial(_read, config, "train", config.train_path, notes)
     for name, pair in SPLITTERS[config.split](read, config.train, validation, test, config.seed, taken):

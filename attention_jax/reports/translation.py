@@ -1,6 +1,6 @@
 """Figures and tables of translation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +90,7 @@ def result_table(result: dict[str, object], intervals: dict[str, Sequence[float]
 def data_table(meta: dict) -> Table:
     """How many pairs each split has, and what was kept out of it or cut; empty where the import did not count it.
 
-    A split without a file of its own is drawn from the training file, whose bad lines are of no split.
+    A split without a file of its own is drawn from the training file; what a held-out split lacks is in the note.
     """
     too_long, bad_lines = meta.get("too_long_by_split", {}), meta.get("bad_lines_by_file", {})
     left_out = meta.get("left_out", "")
@@ -100,18 +100,21 @@ def data_table(meta: dict) -> Table:
     ]
     total = ("all", sum(meta["pairs"].values()), meta["too_long"]["pairs"], meta["bad_lines"], left_out)
     columns = ("split", "pairs", LONG[meta["too_long"]["what"]], "skipped: bad lines of its file")
-    notes = [_shrunk(name, meta) for name in meta["pairs"] if name != "train"]
-    return Table("Data", (*columns, "left out: source is in a held-out file"), [*rows, total], " ".join(notes).strip())
+    note = " ".join(line for name in meta["pairs"] if name != "train" for line in _lacking(name, meta))
+    return Table("Data", (*columns, "left out: source is in a held-out file"), [*rows, total], note)
 
 
-def _shrunk(name: str, meta: dict) -> str:
-    """Why a held-out split has fewer pairs than its file, or than were drawn for it; empty where it has not."""
-    skipped = meta.get("too_long_by_split", {}) if meta["too_long"]["what"] == "skip" else {}
+def _lacking(name: str, meta: dict) -> Iterator[str]:
+    """What a held-out split is without, a sentence each."""
+    skipped = meta.get("too_long_by_split", {}).get(name, 0) if meta["too_long"]["what"] == "skip" else 0
     bad_lines = meta.get("bad_lines_by_file", {})
-    kept_out = {"pairs that are too long": skipped.get(name, 0), "bad lines of its file": bad_lines.get(name, 0)}
+    kept_out = {"pairs that are too long": skipped, "bad lines of its file": bad_lines.get(name, 0)}
     found = " and ".join(f"{count:,} {what}" for what, count in kept_out.items() if count)
-    whole = "its file has" if name in bad_lines else "were drawn"
-    return f"{name} lacks {found}: its figures are of fewer sentences than {whole}." if found else ""
+    if found:
+        whole = "its file has" if name in bad_lines else "were drawn"
+        yield f"{name} lacks {found}: its figures are of fewer sentences than {whole}."
+    if name not in bad_lines and bad_lines.get("train"):
+        yield f"{name} was drawn without {bad_lines['train']:,} bad lines of the training file."
 
 
 def translation_table(
