@@ -22,6 +22,7 @@ from attention_jax.evaluation.translation import book_scores
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
 from attention_jax.reports.translation import (
+    data_table,
     learning_figures,
     length_figure,
     result_table,
@@ -138,7 +139,8 @@ def _finish(config: ConfigDict, run: Run, corpus: Corpus, programs: Translator, 
             {**member, "train": {"loss": value, **member["train"]}}
             for value, member in zip(losses, measured, strict=True)
         ]
-    return over_seeds(measured) | {"cost": cost | pace(run, config), "data": corpus.meta}
+    data = {name: value for name, value in corpus.meta.items() if name != "digests"}  # `fingerprint` stands for them
+    return over_seeds(measured) | {"cost": cost | pace(run, config), "data": data}
 
 
 def evaluate(config: ConfigDict, run: Run) -> dict:
@@ -214,10 +216,10 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
 
 
 def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
-    """The result, and translations beside their references."""
+    """The result, what it is of, and translations beside their references."""
     corpus, _ = open_corpus(config, run.path / "data")
     flat = {name: value for name, value in flatten(result).items() if not name.startswith(("ci95.", "data."))}
-    shown = [result_table(flat, flatten(result.get("ci95", {})))]
+    shown = [result_table(flat, flatten(result.get("ci95", {}))), data_table(corpus.meta)]
     for name in HELD_OUT:
         if name in corpus.splits:
             references = corpus.splits[name].references[:SHOWN_TRANSLATIONS]
@@ -321,12 +323,20 @@ def _tell_import(corpus: Corpus) -> None:
     _tell_skipped(meta)
     if meta["too_long"]["pairs"]:
         what = {"truncate": "truncated", "skip": "skipped"}[meta["too_long"]["what"]]
-        print(f"{what} {meta['too_long']['pairs']:,} pairs longer than config.data.max_length", file=sys.stderr)
+        of = ", ".join(f"{count:,} {name}" for name, count in meta.get("too_long_by_split", {}).items() if count)
+        told = f"{what} {meta['too_long']['pairs']:,} pairs longer than config.data.max_length"
+        print(f"{told}: {of}" if of else told, file=sys.stderr)
 
 
 def _tell_skipped(counts: dict) -> None:
-    if counts.get("left_out"):  # absent of older imports
+    """What an import kept out, or found more than once; an older one did not count all of it."""
+    if counts.get("left_out"):
         print(f"left out {counts['left_out']:,} training pairs whose source is in a held-out file", file=sys.stderr)
+    if counts.get("in_both"):
+        print(f"kept {counts['in_both']:,} test pairs whose source is in the validation file too", file=sys.stderr)
+    for name, count in counts.get("repeated", {}).items():
+        if count:
+            print(f"kept {count:,} {name} pairs whose source their file has more than once", file=sys.stderr)
     if counts["bad_lines"]:
         first = ", ".join(counts["first_bad_lines"])
         print(f"skipped {counts['bad_lines']:,} bad lines, first {first}", file=sys.stderr)

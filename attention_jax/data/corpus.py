@@ -1,13 +1,12 @@
 """A corpus as it lies in a folder: memory-mapped token arrays, vocabularies, texts.
 
-DATA/meta.json                      counts, what was skipped or truncated, the fingerprint
+DATA/meta.json                      counts, what was skipped or truncated, digests of all other files
 DATA/{source,target}.vocabulary     one word a line, or a sentencepiece model
 DATA/SPLIT.{source,target}.npy      all tokens end to end; …offsets.npy where each sentence begins
 DATA/SPLIT.bucket_LENGTH.npy        the pairs that are padded to that length
 DATA/SPLIT.pairs.jsonl              the pairs as text; "rest" has those of the file that are in no split
 """
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attention_jax.data import digests
+from attention_jax.data.digests import digest_of, require_intact
 from attention_jax.data.sentences import Sentences, open_array
 from attention_jax.data.sources import Pair
 from attention_jax.data.splits import REST, sentence_key
@@ -22,6 +23,7 @@ from attention_jax.data.tokenizers import Tokenizer, load_tokenizer
 from attention_jax.errors import UserError
 
 SIDES = ("source", "target")
+KEYS = ("pairs", "tokenizer", "languages", "vocabulary", "vocabulary_digests", "buckets", "fingerprint")  # of meta.json
 
 
 class Reference(NamedTuple):
@@ -59,17 +61,19 @@ def load(folder: Path, given: Collection[str] = ()) -> Corpus:
     """An imported corpus, its token arrays memory-mapped.
 
     A sentence that was drawn is translated once, with all its translations; splits of files of their own, which `given`
-    names, line by line.
+    names, line by line. Raises UserError where a file that is read is not the one of the import.
     """
     meta = read_meta(folder)
     source, target = load_tokenizers(folder, meta)
+    texts = [texts_file(folder, name).name for name in meta["pairs"] if name != "train"]
+    require_intact(folder, meta, [*_array_files(folder, meta), *texts], _token_files(meta))
     splits = {name: _load_split(folder, name, meta["buckets"], name in given) for name in meta["pairs"]}
     return Corpus(splits, source, target, meta)
 
 
 def read_meta(folder: Path) -> dict:
-    """What an import found."""
-    return json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    """What an import found. Raises UserError where that is missing or damaged."""
+    return digests.read_meta(folder, KEYS)
 
 
 def load_tokenizers(folder: Path, meta: dict) -> list[Tokenizer]:
@@ -90,7 +94,9 @@ def load_tokenizers(folder: Path, meta: dict) -> list[Tokenizer]:
 
 def load_references(folder: Path, sentences: Collection[str]) -> list[Reference]:
     """Named sentences with every translation that the imported file has of them, whichever split they are in."""
-    names = (*read_meta(folder)["pairs"], REST)
+    meta = read_meta(folder)
+    names = (*meta["pairs"], REST)
+    require_intact(folder, meta, [texts_file(folder, name).name for name in names], _token_files(meta))
     pairs = (pair for name in names for pair in read_texts(folder, name))
     return _grouped(pair for pair in pairs if sentence_key(pair) in sentences)
 
@@ -101,16 +107,6 @@ def read_texts(folder: Path, name: str) -> Iterator[Pair]:
         yield from (Pair(*json.loads(line)) for line in file)
 
 
-def digest_of(*paths: Path) -> str:
-    """SHA-256 of files, one after another."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with open(path, "rb") as file:
-            while block := file.read(2**20):
-                digest.update(block)
-    return digest.hexdigest()
-
-
 def bucket_file(folder: Path, name: str, length: int) -> Path:
     """Where the places of a bucket's pairs are."""
     return folder / f"{name}.bucket_{length}.npy"
@@ -119,6 +115,17 @@ def bucket_file(folder: Path, name: str, length: int) -> Path:
 def texts_file(folder: Path, name: str) -> Path:
     """Where a split's pairs are as text."""
     return folder / f"{name}.pairs.jsonl"
+
+
+def _token_files(meta: dict) -> list[str]:
+    """The files that `fingerprint` is of."""
+    return [f"{name}.{side}.npy" for name in meta["pairs"] for side in SIDES]
+
+
+def _array_files(folder: Path, meta: dict) -> list[str]:
+    offsets = [f"{name}.{side}.offsets.npy" for name in meta["pairs"] for side in SIDES]
+    buckets = [bucket_file(folder, name, length).name for name in meta["pairs"] for length in meta["buckets"]]
+    return [*_token_files(meta), *offsets, *buckets]
 
 
 def _load_split(folder: Path, name: str, lengths: Iterable[int], is_given: bool) -> Split:

@@ -23,13 +23,13 @@ from attention_jax.data.corpus import (
     SIDES,
     Corpus,
     bucket_file,
-    digest_of,
     load,
     load_tokenizers,
     read_meta,
     read_texts,
     texts_file,
 )
+from attention_jax.data.digests import digest_of, write_meta
 from attention_jax.data.sentences import ArrayWriter, SentenceWriter
 from attention_jax.data.sources import READERS, BadLines, Pair, kind_of, read_pairs, require_files
 from attention_jax.data.splits import REST, SPLITTERS, sentence_key
@@ -47,6 +47,7 @@ def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None =
 
     `vocabularies` is another corpus's folder whose vocabularies are to be used instead of new ones.
     """
+    folder = folder.resolve()  # cells of a sweep have a link, which may lead to nothing yet
     if not folder.exists():
         aside = folder.with_name(folder.name + ".partial")
         if vocabularies is not None and not vocabularies.is_dir():
@@ -90,9 +91,10 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
         "buckets": config.buckets,
         **notes.counts(),
         "too_long": {"pairs": sum(too_long for _, too_long in written.values()), "what": config.on_long},
+        "too_long_by_split": {name: too_long for name, (_, too_long) in written.items()},
         "fingerprint": digest_of(*(folder / f"{name}.{side}.npy" for name in names for side in SIDES)),
     }
-    (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    write_meta(folder, meta)
 
 
 def export_to_tfds(path: Path, config: DataConfig) -> tuple[list[str], dict]:
@@ -157,42 +159,57 @@ def _require_choices(config: DataConfig) -> None:
 
 @dataclasses.dataclass
 class Notes:
-    """What was found while reading: each file's bad lines, and training pairs whose source is in a held-out file."""
+    """What was found while reading the training file ("train") and those of the splits that have their own."""
 
-    bad_lines: dict[str, BadLines] = dataclasses.field(default_factory=dict)
-    left_out: int = 0
+    bad_lines: dict[str, BadLines] = dataclasses.field(default_factory=dict)  # by file
+    left_out: int = 0  # pairs of the training file whose source is in a held-out file
+    repeated: dict[str, int] = dataclasses.field(default_factory=dict)  # pairs whose source their own file has before
+    in_both: int = 0  # pairs of the test file whose source is in the validation file
 
     def counts(self) -> dict[str, Any]:
-        """How many bad lines and where the first were, and how many pairs were left out."""
+        """How many bad lines and where the first were, and how many pairs were left out or stand more than once."""
         return {
             "bad_lines": sum(bad.count for bad in self.bad_lines.values()),
+            "bad_lines_by_file": {name: bad.count for name, bad in self.bad_lines.items()},
             "first_bad_lines": [place for bad in self.bad_lines.values() for place in bad.first],
             "left_out": self.left_out,
+            "repeated": self.repeated,
+            "in_both": self.in_both,
         }
 
 
 def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair]]:
     """Every pair that the config names, with its split; `notes` is filled on the way."""
-
-    def read(path):
-        notes.bad_lines[path] = BadLines(config.on_bad_line)  # a file that is read twice is counted once
-        return read_pairs(config, path, notes.bad_lines[path])
-
     require_usable(config)
     if kind_of(config) not in ("embedded", "tfds") and not config.path:
         raise UserError("config.data.path is not set: give the data file with --config.data.path=PATH.")
     given = {"validation": config.validation_path, "test": config.test_path}
-    held_out = set()
+    held_out: set[str] = set()
     for name, path in given.items():
-        for pair in read(path) if path else ():
-            held_out.add(sentence_key(pair))
+        own: set[str] = set()
+        for pair in _read(config, name, path, notes) if path else ():
+            _note_repeated(name, sentence_key(pair), own, held_out, notes)
             yield name, pair
+        held_out |= own
     validation, test = (0 if path else getattr(config, name) for name, path in given.items())
-    split = SPLITTERS[config.split]
-    for name, pair in split(lambda: read(config.train_path), config.train, validation, test, config.seed):
-        is_held_out = bool(held_out) and name == "train" and sentence_key(pair) in held_out
+    # Beside two given files only `train` are drawn, and those that are held out are left out of them.
+    taken = held_out if validation or test else set()
+    read = functools.partial(_read, config, "train", config.train_path, notes)
+    for name, pair in SPLITTERS[config.split](read, config.train, validation, test, config.seed, taken):
+        is_held_out = bool(held_out) and name != REST and sentence_key(pair) in held_out
         notes.left_out += is_held_out
         yield REST if is_held_out else name, pair
+
+
+def _read(config: DataConfig, name: str, path: str, notes: Notes) -> Iterator[Pair]:
+    notes.bad_lines[name] = BadLines(config.on_bad_line)  # a file that is read twice is counted once
+    return read_pairs(config, path, notes.bad_lines[name])
+
+
+def _note_repeated(name: str, key: str, own: set[str], earlier: set[str], notes: Notes) -> None:
+    notes.repeated[name] = notes.repeated.get(name, 0) + (key in own)
+    notes.in_both += key in earlier
+    own.add(key)
 
 
 def _write_texts(folder: Path, config: DataConfig) -> Notes:

@@ -1,8 +1,11 @@
-"""Splits by source sentence: one sentence with several translations is never on both sides."""
+"""Splits by source sentence: one sentence with several translations is never on both sides.
+
+`taken` are the keys of sentences that files of their own hold out: none of them is drawn.
+"""
 
 import hashlib
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from attention_jax.data.sources import Pair
 from attention_jax.data.tokenizers import split_words
@@ -10,33 +13,35 @@ from attention_jax.errors import UserError
 
 REST = "rest"  # pairs of the file that are in no split
 Assigned = Iterator[tuple[str, Pair]]
+Read = Callable[[], Iterator[Pair]]
 
 
-def by_source(read: Callable[[], Iterator[Pair]], train: int, validation: int, test: int, seed: int) -> Assigned:
+def by_source(read: Read, train: int, validation: int, test: int, seed: int, taken: Collection[str] = ()) -> Assigned:
     """`validation` and `test` source sentences drawn at random; the rest, or `train` of them, to train on.
 
     A sentence is drawn by a hash of the seed and its words: the smallest are held out. `read` is called twice.
     """
     wanted = validation + test + max(train, 1)
-    drawn = _smallest((_hash(pair, seed) for pair in read()), wanted)
+    keys = (sentence_key(pair) for pair in read())
+    drawn = _smallest((_hash(key, seed) for key in keys if key not in taken), wanted)
     if drawn and len(drawn) < wanted:
         raise UserError(
-            f"{len(drawn):,} different source sentences cannot spare {validation:,} for validation and {test:,} "
-            f"for test, with {max(train, 1):,} to train on. Lower --config.data.validation, test or train."
+            f"{len(drawn):,} different source sentences{_outside(taken)} cannot spare {validation:,} for validation "
+            f"and {test:,} for test, with {max(train, 1):,} to train on. Lower --config.data.validation, test or train."
         )
     held_out = dict.fromkeys(drawn[:validation], "validation") | dict.fromkeys(
         drawn[validation : validation + test], "test"
     )
     last = drawn[-1] if drawn and train else 2**64
     for pair in read():
-        place = _hash(pair, seed)
+        place = _hash(sentence_key(pair), seed)
         yield held_out.get(place, "train" if place <= last else REST), pair
 
 
-def in_order(read: Callable[[], Iterator[Pair]], train: int, validation: int, test: int, seed: int) -> Assigned:
+def in_order(read: Read, train: int, validation: int, test: int, seed: int, taken: Collection[str] = ()) -> Assigned:
     """The first `train` pairs; then, among sentences not seen before, the next `validation` and `test` pairs."""
     del seed
-    home: dict[str, str] = {}
+    home = dict.fromkeys(taken, "train")  # as if they were seen before
     left = {"train": train, "validation": validation, "test": test}
     count = 0
     for pair in read():
@@ -49,12 +54,12 @@ def in_order(read: Callable[[], Iterator[Pair]], train: int, validation: int, te
         yield name, pair
     if any(left.values()):
         raise UserError(
-            f"{count:,} pairs are too few for {train:,} to train on, {validation:,} validation and {test:,} test. "
-            "Lower --config.data.train, --config.data.validation or --config.data.test."
+            f"{count:,} pairs are too few for {train:,} to train on, {validation:,} validation and {test:,} test"
+            f"{_outside(taken)}. Lower --config.data.train, --config.data.validation or --config.data.test."
         )
 
 
-SPLITTERS: dict[str, Callable[[Callable[[], Iterator[Pair]], int, int, int, int], Assigned]] = {
+SPLITTERS: dict[str, Callable[[Read, int, int, int, int, Collection[str]], Assigned]] = {
     "by_source": by_source,
     "in_order": in_order,
 }
@@ -65,8 +70,12 @@ def sentence_key(pair: Pair) -> str:
     return " ".join(split_words(pair.source))
 
 
-def _hash(pair: Pair, seed: int) -> int:
-    digest = hashlib.blake2b(sentence_key(pair).encode(), digest_size=8, key=str(seed).encode())
+def _outside(taken: Collection[str]) -> str:
+    return " outside the held-out file" if taken else ""
+
+
+def _hash(key: str, seed: int) -> int:
+    digest = hashlib.blake2b(key.encode(), digest_size=8, key=str(seed).encode())
     return int.from_bytes(digest.digest())
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from attention_jax.data.corpus import digest_of
+from attention_jax.data.digests import digest_of, read_meta, require_intact, write_meta
 from attention_jax.data.grammar import sentence_pairs
 from attention_jax.data.sources import require_file
 from attention_jax.data.tokenizers import EOS, SPECIALS, SUBWORDS, UNK, SubwordTokenizer
@@ -19,6 +19,8 @@ EMBEDDED_SENTENCES = 20_000
 ADVICE = "Any text in UTF-8 does: --config.data.path=FILE; without one, sentences are generated."
 CHARACTERS = "characters"
 TOKENIZERS = (CHARACTERS, *SUBWORDS)
+ARRAYS = ("train.npy", "held_out.npy")
+VOCABULARY = "text.vocabulary"
 
 
 class Text(NamedTuple):
@@ -67,8 +69,10 @@ class _Lines:
 def load_text(folder: Path, path: str, tokenizer: str, vocabulary: int, held_out: float, seed: int) -> Text:
     """The text of a file, or the embedded one where `path` is empty, tokenized once into `folder`.
 
-    The last share `held_out` of it is not trained on. Raises UserError for a file that cannot be read.
+    The last share `held_out` of it is not trained on. Raises UserError for a file that cannot be read, or one in
+    `folder` that is not the one of the import.
     """
+    folder = folder.resolve()  # cells of a sweep have a link, which may lead to nothing yet
     if not folder.exists():
         aside = folder.with_name(folder.name + ".partial")
         shutil.rmtree(aside, ignore_errors=True)
@@ -79,8 +83,9 @@ def load_text(folder: Path, path: str, tokenizer: str, vocabulary: int, held_out
             shutil.rmtree(aside, ignore_errors=True)
             raise
         os.replace(aside, folder)
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    train, rest = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("train", "held_out"))
+    meta = read_meta(folder, ("vocabulary", "fingerprint"))
+    require_intact(folder, meta, (*ARRAYS, VOCABULARY), ARRAYS)
+    train, rest = (np.load(folder / name, mmap_mode="r") for name in ARRAYS)
     return Text(train, rest, meta["vocabulary"])
 
 
@@ -112,12 +117,10 @@ def _read(path: str, seed: int) -> str:
 
 def _import(folder: Path, text: str, kind: str, vocabulary: int, held_out: float) -> None:
     cut = round(len(text) * (1 - held_out))
-    parts = {"train": text[:cut], "held_out": text[cut:]}
-    encoder: _Encoder = (
-        CharacterTokenizer(parts["train"]) if kind == CHARACTERS else _Lines(parts["train"], kind, vocabulary)
-    )
-    encoder.save(folder / "text.vocabulary")
-    for name, part in parts.items():
-        np.save(folder / f"{name}.npy", np.array(encoder.encode(part), np.uint16))
-    meta = {"vocabulary": encoder.size, "fingerprint": digest_of(folder / "train.npy", folder / "held_out.npy")}
-    (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    parts = text[:cut], text[cut:]
+    encoder: _Encoder = CharacterTokenizer(parts[0]) if kind == CHARACTERS else _Lines(parts[0], kind, vocabulary)
+    encoder.save(folder / VOCABULARY)
+    for name, part in zip(ARRAYS, parts, strict=True):
+        np.save(folder / name, np.array(encoder.encode(part), np.uint16))
+    fingerprint = digest_of(*(folder / name for name in ARRAYS))
+    write_meta(folder, {"vocabulary": encoder.size, "fingerprint": fingerprint})

@@ -1,6 +1,6 @@
 """Figures and tables of translation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,11 @@ from attention_jax.reports.figures import Figure, curves, heatmaps, panel_size
 from attention_jax.reports.page import Table
 
 COLUMNS = 3
+LONG = {  # by config.data.on_long
+    "error": "longer than config.data.max_length",
+    "truncate": "truncated: longer than config.data.max_length",
+    "skip": "skipped: longer than config.data.max_length",
+}
 LOSS_CAPTION = "Loss by training step: in training with dropout and label smoothing, in validation without."
 
 
@@ -80,6 +85,36 @@ def result_table(result: dict[str, object], intervals: dict[str, Sequence[float]
         if isinstance(value, (int, float, str))
     ]
     return Table(f"Result, seeds {result['seeds']}", ("metric", "value", "95% from", "to"), rows)
+
+
+def data_table(meta: dict) -> Table:
+    """How many pairs each split has, and what was kept out of it or cut; empty where the import did not count it.
+
+    A split without a file of its own is drawn from the training file; what a held-out split lacks is in the note.
+    """
+    too_long, bad_lines = meta.get("too_long_by_split", {}), meta.get("bad_lines_by_file", {})
+    left_out = meta.get("left_out", "")
+    rows = [
+        (name, pairs, too_long.get(name, ""), bad_lines.get(name, ""), left_out if name == "train" else "")
+        for name, pairs in meta["pairs"].items()
+    ]
+    total = ("all", sum(meta["pairs"].values()), meta["too_long"]["pairs"], meta["bad_lines"], left_out)
+    columns = ("split", "pairs", LONG[meta["too_long"]["what"]], "skipped: bad lines of its file")
+    note = " ".join(line for name in meta["pairs"] if name != "train" for line in _lacking(name, meta))
+    return Table("Data", (*columns, "left out: source is in a held-out file"), [*rows, total], note)
+
+
+def _lacking(name: str, meta: dict) -> Iterator[str]:
+    """What a held-out split is without, a sentence each."""
+    skipped = meta.get("too_long_by_split", {}).get(name, 0) if meta["too_long"]["what"] == "skip" else 0
+    bad_lines = meta.get("bad_lines_by_file", {})
+    kept_out = {"pairs that are too long": skipped, "bad lines of its file": bad_lines.get(name, 0)}
+    found = " and ".join(f"{count:,} {what}" for what, count in kept_out.items() if count)
+    if found:
+        whole = "its file has" if name in bad_lines else "were drawn"
+        yield f"{name} lacks {found}: its figures are of fewer sentences than {whole}."
+    if name not in bad_lines and bad_lines.get("train"):
+        yield f"{name} was drawn without {bad_lines['train']:,} bad lines of the training file."
 
 
 def translation_table(

@@ -145,3 +145,18 @@ def test_a_wrong_choice_names_its_key(tmp_path, change, message):
     with pytest.raises(UserError, match=message):
         load_or_import(tmp_path / "data", config(**{"path": "p", **change}))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("on_long", ["truncate", "skip"])
+def test_what_is_too_long_is_counted_by_split_and_what_is_bad_by_file(tmp_path, on_long):
+    held_out = [("b", "x " * 9), ("c", "x"), ("d", "x " * 8), ("e", "")]
+    paths = {
+        "path": write(tmp_path / "train.txt", [*LONG, ("f", ""), ("g", "")]),
+        "validation_path": write(tmp_path / "validation.txt", held_out),
+    }
+    meta = load_or_import(tmp_path / "data", config(**paths, max_length=6, on_long=on_long, on_bad_line="skip")).meta
+    assert meta["too_long_by_split"] == {"train": 5, "validation": 2}
+    assert meta["too_long"] == {"pairs": 7, "what": on_long}
+    assert meta["pairs"] == ({"train": 5, "validation": 1} if on_long == "skip" else {"train": 10, "validation": 3})
+    assert meta["bad_lines_by_file"] == {"validation": 1, "train": 2}
+    assert meta["bad_lines"] == 3

@@ -206,6 +206,20 @@ def test_a_vocabulary_that_is_missing_or_of_another_run(finished, tmp_path):
     assert_refused(launcher.run(tmp_path / "w", "--mode=evaluate", config=""), f"{vocabulary}: missing")
 
 
+def test_data_that_were_damaged_are_named_and_imported_again_once_they_are_removed(finished, tmp_path):
+    launcher, folder, _ = finished
+    shutil.copytree(folder, tmp_path / "w")
+    data = tmp_path / "w" / "data"
+    before = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
+    tokens = data / "validation.source.npy"
+    tokens.write_bytes(tokens.read_bytes()[:-1] + b"\1")
+    process = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
+    assert_refused(process, f"{tokens}: damaged", f"Remove the folder {data}, and its run's next command")
+    shutil.rmtree(data)
+    again = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
+    assert (again.returncode, again.out) == (0, before.out)
+
+
 def test_a_run_of_a_version_whose_configs_had_less(finished, tmp_path):
     launcher, folder, _ = finished
     shutil.copytree(folder, tmp_path / "w")

@@ -172,6 +172,41 @@ def test_the_report_stands_alone(finished):
     assert "Translations (validation)" in page
 
 
+def test_result_and_report_tell_by_split_what_was_kept_out_and_why(launcher, tmp_path):
+    lines = launcher.pairs.read_text(encoding="utf-8").splitlines(keepends=True)
+    launcher.pairs.write_text("".join([*lines[:40], lines[50], "no tab here\n"]), encoding="utf-8")
+    (tmp_path / "own.txt").write_text("".join([*lines[50:58], "a\t" + "b " * 20 + "\n", "\n"]), encoding="utf-8")
+    how = {"data__on_long": "skip", "data__on_bad_line": "skip", "data__test_path": tmp_path / "own.txt"}
+    process = launcher.run(tmp_path / "w", train__steps=2, data__buckets="(12,)", evaluate__examples=1, **how)
+    assert process.returncode == 0, process.err
+    assert "skipped 1 pairs longer than config.data.max_length: 1 test" in process.err
+    assert "skipped 2 bad lines, first" in process.err
+    data = json.loads((tmp_path / "w" / "result.json").read_text())["data"]
+    assert data["too_long_by_split"] == {"train": 0, "validation": 0, "test": 1}
+    assert data["bad_lines_by_file"] == {"test": 1, "train": 1}
+    assert data["pairs"]["test"] == 8
+    assert "fingerprint" in data
+    assert "digests" not in data
+    page = (tmp_path / "w" / "report.html").read_text()
+    assert "test lacks 1 pairs that are too long and 1 bad lines of its file" in page
+    rows = re.findall(r"<tr><td>test</td>(.*)</tr>", page)
+    assert [re.findall(r">([^<]*)</td>", row) for row in rows] == [["8", "1", "1", ""]]
+
+
+def test_a_report_of_an_older_import_is_written(finished, tmp_path):
+    launcher, folder, _ = finished
+    shutil.copytree(folder, tmp_path / "w")
+    path = tmp_path / "w" / "data" / "meta.json"
+    meta = json.loads(path.read_text())
+    for name in ("digests", "too_long_by_split", "bad_lines_by_file", "left_out", "repeated", "in_both"):
+        del meta[name]
+    path.write_text(json.dumps(meta))
+    assert launcher.run(tmp_path / "w", "--mode=report", config="").returncode == 0
+    again = launcher.run(tmp_path / "w", train__steps=42)  # tells the import
+    assert again.returncode == 0, again.err
+    assert "pairs: " in again.err
+
+
 def test_the_same_command_again_shows_the_result_and_changes_nothing(finished):
     launcher, folder, process = finished
     before = (folder / "result.json").read_bytes()

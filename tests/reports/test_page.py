@@ -4,7 +4,7 @@ import numpy as np
 
 from attention_jax.reports.figures import Figure, curves, heatmaps
 from attention_jax.reports.page import Table, render, show_number
-from attention_jax.reports.translation import attention_figure
+from attention_jax.reports.translation import attention_figure, data_table
 
 PNG = bytes.fromhex("89504e470d0a1a0a")
 
@@ -45,3 +45,45 @@ def test_sentences_of_different_lengths_share_a_figure(tmp_path):
 def test_curves_take_marks(tmp_path):
     figure = curves({"a": ([1, 2], [3, 4])}, tmp_path / "c.png", "c", xlabel="x", ylabel="y", marks={"m": (1.0, 3.0)})
     assert figure.path.exists()
+
+
+COUNTED = {
+    "pairs": {"train": 80, "validation": 9, "test": 8},
+    "too_long": {"pairs": 6, "what": "skip"},
+    "too_long_by_split": {"train": 3, "validation": 1, "test": 2},
+    "bad_lines": 9,
+    "bad_lines_by_file": {"validation": 5, "train": 4},
+    "left_out": 7,
+}
+
+
+def test_the_data_of_a_run_are_told_by_split_with_what_each_lacks():
+    table = data_table(COUNTED)
+    assert table.rows == [
+        ("train", 80, 3, 4, 7),
+        ("validation", 9, 1, 5, ""),
+        ("test", 8, 2, "", ""),
+        ("all", 97, 6, 9, 7),
+    ]
+    assert table.note == (
+        "validation lacks 1 pairs that are too long and 5 bad lines of its file: "
+        "its figures are of fewer sentences than its file has. "
+        "test lacks 2 pairs that are too long: its figures are of fewer sentences than were drawn. "
+        "test was drawn without 4 bad lines of the training file."
+    )
+
+
+def test_sentences_that_are_cut_are_not_lacking():
+    cut = {"too_long": {"pairs": 6, "what": "truncate"}, "bad_lines_by_file": {"validation": 0, "train": 0}}
+    table = data_table({**COUNTED, **cut})
+    assert table.note == ""
+    assert table.columns[2].startswith("truncated")
+
+
+def test_the_data_of_an_older_import_which_counted_less_are_told_as_far_as_they_are_known():
+    older = {name: COUNTED[name] for name in ("pairs", "too_long", "bad_lines")}
+    assert data_table(older).rows[1:] == [
+        ("validation", 9, "", "", ""),
+        ("test", 8, "", "", ""),
+        ("all", 97, 6, 9, ""),
+    ]
