@@ -1,14 +1,14 @@
 """XLA flags that mend faulty releases of jaxlib. The first import of the package sets them, before JAX starts.
 
-On a CPU, jaxlib 0.10.2 and 0.11.0 hand reductions to a fusion that computes wrongly. In 0.10.2,
+On a CPU, jaxlib 0.10.2 and 0.11.0 compute reductions by a faulty fusion. In 0.10.2,
 `jit(vmap(lambda row: sum((W @ row) ** 2)))` over 40,000 rows with W of 3×3 gives 7,232 wrong rows (jax#39103);
 reductions of arrays of seven and more axes end the process in 0.10.2 (jax#39257, jax#40412) and in 0.11.0
 (jax#39257). Without that fusion both are right; 0.11.1 to 0.12.0.1 are right with it.
 
 On NVIDIA's GPUs the same releases add into a table by compare-and-swap loops where the hardware has an atomic
-addition, so that the gradient of an embedding takes 450 to 2,000 times as long (xla#46225, jax#38806). LLVM's option
-brings the addition back: compiled for an A100, the gradient of an embedding has `atom.add.f32` with it and in 0.11.1,
-and `atom.cas` without.
+addition: where indices repeat, as words do in the gradient of an embedding, 450 to 2,000 times slower (xla#46225,
+jax#38806). An option of LLVM's brings the addition back: compiled for an A100, the gradient of an embedding has
+`atom.add.f32` with it, as in 0.11.1, and `atom.cas` without.
 """
 
 import os
