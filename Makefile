@@ -1,9 +1,14 @@
 # make demo | test | test-slow | test-slurm | check | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
 ACCELERATOR ?= cpu
-PYTHON ?= python3
+# The newest tested Python that can make a virtual environment, on PATH or of pyenv's (whose shims may run nothing).
+PYTHON ?= $(shell for version in 3.13 3.12; do \
+  for python in python$$version $$(pyenv root 2>/dev/null)/versions/$$version.*[0-9]/bin/python; do \
+    $$python -c 'import venv, ensurepip' 2>/dev/null && echo $$python && exit; done; done; echo python3)
+PYTHON := $(PYTHON)
 VENV ?= .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/ready-$(ACCELERATOR)
+READY := $(VENV)/ready-$(ACCELERATOR)-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
+TESTS ?= tests
 ACCELERATORS := cpu cuda13 tpu
 
 SLURM ?= /tmp/attention_jax_slurm
@@ -15,7 +20,7 @@ demo: $(READY)  ## train the default experiment on embedded data, in a few minut
 	$(BIN)/python launch.py --config=configs/nmt.py --workdir=runs/demo
 
 test: $(READY)  ## all but what takes long
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(TESTS)
 
 test-slow: $(READY)  ## what takes long: runs killed again and again, real corpora, a million pairs, full disks
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
@@ -35,7 +40,8 @@ results: $(READY)  ## the kept answers, and which of them are of code that has c
 
 $(READY): locks/$(ACCELERATOR).txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; print("$(VENV): Python", sys.version.split()[0], "from", sys.executable)'
+	$(PYTHON) -m venv $(if $(wildcard $(VENV)/pyvenv.cfg),--clear) $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r $<
 	touch $@
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attention_jax.modules.attention import KeyValue
@@ -43,8 +44,8 @@ class LanguageModel(nn.Module, kw_only=True):
     reach: int
     is_tied: bool
     dropout_sites: tuple[str, ...]
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
         for name in ("vocabulary", "layers", "max_length"):

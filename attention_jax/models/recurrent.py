@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attention_jax.modules.recurrent import RecurrentCell, RecurrentEncoder
@@ -71,8 +72,8 @@ class RecurrentTranslator(nn.Module, kw_only=True):
     cell: str
     bidirectional: bool
     dropout_sites: tuple[str, ...]
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
         for name in ("embedding", "hidden", "layers"):

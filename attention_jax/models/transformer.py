@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.attention import KeyValue
@@ -61,8 +62,8 @@ class Transformer(nn.Module, kw_only=True):
     reach: int
     shared: str
     dropout_sites: tuple[str, ...]
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
         for name in ("encoder_layers", "decoder_layers", "max_length"):

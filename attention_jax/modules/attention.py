@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attention_jax.modules.positions import Places, PositionEncoding
@@ -32,8 +33,8 @@ class MultiHeadAttention(nn.Module):
     heads: int
     kv_heads: int
     qk_norm: bool
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
     encoding: PositionEncoding | None = None
 
     def setup(self):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from attention_jax.modules.recurrent import RecurrentEncoder
@@ -16,8 +17,8 @@ class Convolution(nn.Module):
     width: int
     reach: int
     is_causal: bool
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "batch t d"], valid: Bool[Array, "batch t"]) -> Float[Array, "batch t d"]:
@@ -33,8 +34,8 @@ class Recurrence(nn.Module):
     width: int
     reach: int  # has no meaning here: a state may reach as far as it likes
     is_causal: bool
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "batch t d"], valid: Bool[Array, "batch t"]) -> Float[Array, "batch t d"]:

@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from attention_jax.ops.normalization import batch_moments, batch_norm, layer_norm, rms_norm
@@ -14,7 +15,7 @@ class Norm(nn.Module):
     """Owns gain and bias of a "layer", "rms" or "batch" norm; the last also running moments, in `batch_stats`."""
 
     kind: str
-    param_dtype: jnp.dtype = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch t d"], valid: Bool[Array, "*batch t"], is_training: bool) -> Array:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attention_jax.ops.positions import Encoding, Spec
@@ -22,7 +23,7 @@ class PositionEncoding(nn.Module):
 
     record: Encoding
     sizes: Spec
-    param_dtype: jnp.dtype = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
 
     def setup(self):
         names = jax.eval_shape(lambda key: self.record.init(key, self.sizes), jax.random.key(0))

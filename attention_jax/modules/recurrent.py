@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from attention_jax.ops.dropout import Dropout, drop
@@ -15,8 +16,8 @@ class RecurrentCell(nn.Module):
     cell: str
     inputs: int
     features: int
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
 
     def setup(self):
         width = CELLS[self.cell].gates * self.features
@@ -32,7 +33,7 @@ class RecurrentCell(nn.Module):
     def weights(self) -> CellWeights:
         return jax.tree.map(lambda array: array.astype(self.dtype), self.stored)
 
-    def _bias(self, key: Array, shape: tuple[int], dtype: jnp.dtype) -> Array:
+    def _bias(self, key: Array, shape: tuple[int], dtype: DTypeLike) -> Array:
         del key
         if self.cell == "gru":
             return jnp.zeros(shape, dtype)
@@ -47,8 +48,8 @@ class RecurrentEncoder(nn.Module):
     features: int
     layers: int
     bidirectional: bool
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
 
     def setup(self):
         directions = 2 if self.bidirectional else 1

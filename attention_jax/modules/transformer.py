@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.attention import KeyValue, MultiHeadAttention
@@ -43,8 +44,8 @@ class LayerSpec(NamedTuple):
     dropout_sites: tuple[str, ...]
     mixer: str
     reach: int
-    dtype: jnp.dtype
-    param_dtype: jnp.dtype
+    dtype: DTypeLike
+    param_dtype: DTypeLike
 
     @classmethod
     def of(cls, model: Any, mixer: str) -> "LayerSpec":

@@ -1,0 +1,45 @@
+"""A step's bits."""
+
+import functools
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from translators import build
+
+from attention_jax.training.optimizer import new_moments
+from attention_jax.training.state import new_state
+from attention_jax.training.step import train_step
+from experiments._translator import loss
+
+SIZES = {"embedding": 64, "hidden": 64, "width": 64, "feed_forward": 128}
+LAYERS = {"layers": 1, "encoder_layers": 1, "decoder_layers": 1}
+HYPER = {"learning_rate": 1e-3, "warmup_steps": 0, "clip_norm": 1, "weight_decay": 0, "dropout": 0.1, "b2": 0.999}
+THREADS, CALLS = 2, 100
+
+
+@pytest.mark.parametrize("name", ["transformer_small", "bahdanau"])
+def test_every_call_on_every_thread_has_the_same_bits(name, random):
+    model = build(name, source=500, target=500, **SIZES, **LAYERS)
+    source, target = jnp.asarray(random.integers(4, 500, (2, 16, 12)), jnp.int32)
+    batch = {"source": source, "target": target}
+    shapes = jax.eval_shape(model.init, jax.random.key(1), source, jnp.full(16, 12), target)
+    variables = jax.tree.map(lambda leaf: jnp.asarray(random.normal(0, 0.1, leaf.shape), leaf.dtype), shapes)
+    state = new_state(variables, new_moments(variables["params"]))
+    hyper = {key: jnp.float32(value) for key, value in HYPER.items()} | {"key": jax.random.key(2)}
+
+    def training_loss(variables, batch, dropout, hyper):
+        return loss(model, variables, batch, dropout, 0.1)
+
+    program = functools.partial(train_step, training_loss, "constant")
+    optimised = {"xla_backend_optimization_level": 3}  # as a user's program is
+    step = jax.jit(program).lower(state, batch, hyper).compile(optimised)
+    calls = lambda _: {_bits(step(state, batch, hyper)) for _ in range(CALLS)}  # noqa: E731
+    with ThreadPoolExecutor(THREADS) as threads:
+        assert len(set.union(*threads.map(calls, range(THREADS)))) == 1
+
+
+def _bits(result):
+    return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(result))
