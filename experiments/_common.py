@@ -1,6 +1,7 @@
 """What experiments that train step by step share."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -52,6 +53,6 @@ def description_of(
 def pace(run: Run, config: ConfigDict) -> dict[str, float]:
     """Wall time of one seed's training, its evaluations included, and counted tokens a second."""
     lines = run.metrics()
-    seconds = max(line["seconds"] for line in lines)
+    seconds = max((line["seconds"] for line in lines), default=math.nan)  # of a run whose log is lost
     tokens = sum(line["train.tokens"] for line in lines)
     return {"seconds": seconds / len(config.seeds), "tokens_per_second": tokens / seconds}

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import time
@@ -153,7 +154,8 @@ def _drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
         )
     scores: dict[str, list[float]] = {}
     for name, found in lines.items():
-        values = [line[by] * (-1 if by.endswith("loss") else 1) for line in found]
+        sign = -1 if by.endswith("loss") else 1
+        values = [-math.inf if line[by] is None else sign * line[by] for line in found]
         scores.setdefault(sweep.setting_of(name), []).extend(values)
     ranked = sorted((sum(values) / len(values), setting) for setting, values in scores.items() if values)
     worst = {setting for _, setting in ranked[: int(len(ranked) * sweep.config.population.halving)]}
