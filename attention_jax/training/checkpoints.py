@@ -1,7 +1,7 @@
 """Checkpoints: the last few states of a run, each whole or not there, each verified before it is trusted.
 
 FOLDER/STEP/default/     the arrays, as orbax writes them
-FOLDER/STEP/about.json   the digest of every array, the vocabulary, what the run keeps beside its state; its own digest
+FOLDER/STEP/about.json   the digest of each of their files, the vocabulary, what the run keeps beside; its own digest
 FOLDER/STEP.unreadable   what could not be read, set aside
 FOLDER/partial-STEP      a checkpoint being written, and removed-STEP one being removed; a kill may leave either
 FOLDER/metadata/         the vocabulary of all steps, in folders of a version that kept no about.json
@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from attention_jax.errors import UserError
 
-ABOUT = "about.json"
+ARRAYS, ABOUT = "default", "about.json"
 UNREADABLE = ".unreadable"
 LEFT_BY_A_KILL = ("partial-[0-9]*", "removed-[0-9]*", "[0-9]*.orbax-checkpoint-tmp*")
 SPARE = 2**20  # bytes for a checkpoint's own files and for those of the run beside it
@@ -77,10 +77,9 @@ class Checkpoints:
         if step in self._steps():
             return
         state = jax.tree.map(np.asarray, state)
-        about = {"vocabulary": self.vocabulary, "digests": _digests(state), "beside": self._beside(step)}
-        sealed = json.dumps({"digest": _digest_of_json(about), "about": about}, allow_nan=False)
-        self._require_space(sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + len(sealed))
-        self._write(step, state, sealed)
+        about = {"vocabulary": self.vocabulary, "beside": self._beside(step)}
+        self._require_space(sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + len(json.dumps(about)))
+        self._write(step, state, about)
         for old in set(self._steps()) - {step, *list(filter(self._is_due, self._steps()))[-self._keep_last :]}:
             _delete((self._folder / str(old)).rename(self._folder / f"removed-{old}"))
 
@@ -124,13 +123,15 @@ class Checkpoints:
     def _steps(self) -> list[int]:
         return steps_in(self._folder)
 
-    def _write(self, step: int, state: Any, about: str) -> None:
+    def _write(self, step: int, state: Any, about: dict[str, Any]) -> None:
         """Write aside, then rename: after a kill or a power cut the checkpoint is there whole or not at all."""
         aside = self._folder / f"partial-{step}"
         try:
             aside.mkdir()
-            self._arrays.save(aside / "default", args=self._ocp.args.StandardSave(state))
-            (aside / ABOUT).write_text(about, encoding="utf-8")
+            self._arrays.save(aside / ARRAYS, args=self._ocp.args.StandardSave(state))
+            about = {**about, "digests": _digests(aside / ARRAYS)}
+            sealed = json.dumps({"digest": _digest_of_json(about), "about": about}, allow_nan=False)
+            (aside / ABOUT).write_text(sealed, encoding="utf-8")
             for path in (*aside.rglob("*"), aside):
                 _flush(path)
             aside.rename(self._folder / str(step))
@@ -140,18 +141,14 @@ class Checkpoints:
             raise
 
     def _read(self, step: int, like: Any) -> Saved:
-        about = _read_about(self._folder / str(step))
+        folder = self._folder / str(step)
+        about = _read_about(folder)
+        if about is not None:  # before orbax sees them: its threads print tracebacks of what is damaged
+            _require_same(folder / ARRAYS, about["digests"])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            state = self._arrays.restore(
-                self._folder / str(step) / "default", args=self._ocp.args.StandardRestore(like)
-            )
-        if about is None:
-            return Saved(step, state, None)
-        for name, digest in _digests(state).items():
-            if about["digests"].get(name) != digest:
-                raise ValueError(f"{name}: its digest is not what was saved")
-        return Saved(step, state, about["beside"])
+            state = self._arrays.restore(folder / ARRAYS, args=self._ocp.args.StandardRestore(like))
+        return Saved(step, state, None if about is None else about["beside"])
 
     def _kept_vocabulary(self) -> str | None:
         """What the newest checkpoint that can say so was trained with; None where there is none."""
@@ -206,16 +203,21 @@ def _read_about(folder: Path) -> dict[str, Any] | None:
     return about
 
 
-def _digests(state: Any) -> dict[str, str]:
-    """The SHA-256 of every array with its type and shape, by its place in the state."""
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): _digest(np.asarray(leaf)) for path, leaf in leaves}
+def _digests(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file in a folder."""
+    return {str(path.relative_to(folder)): _digest(path) for path in folder.rglob("*") if path.is_file()}
 
 
-def _digest(array: np.ndarray) -> str:
-    digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
-    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-    return digest.hexdigest()
+def _require_same(folder: Path, digests: Mapping[str, str]) -> None:
+    """Raise ValueError where a file is not the one that was saved."""
+    for name, digest in digests.items():
+        if _digest(folder / name) != digest:
+            raise ValueError(f"{folder.name}/{name}: its digest is not what was saved")
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest_of_json(value: Any) -> str:
