@@ -31,8 +31,6 @@ def test_a_step_that_a_seed_has_not_reached_is_not_on_the_curve():
 
 
 def test_a_number_that_was_not_finite_is_not_on_the_curve():
-    lines = [
-        {"step": step, "seed": 0, "perplexity": value, "train.loss": 1.0} for step, value in ((1, None), (2, 9.0))
-    ]
+    lines = [{"step": step, "seed": 0, "perplexity": value, "train.loss": 1.0} for step, value in ((1, None), (2, 9.0))]
     assert learning_curve(lines, "perplexity").steps == [2]
     assert learning_curve(lines[:1], "perplexity").steps == []
