@@ -21,9 +21,10 @@ from attention_jax.training.checkpoints import steps_in
 SPARE = 2**16  # bytes that a line of metrics and its events may need
 # What a run may write before it has anything worth keeping, the inside of folders first.
 MADE = (
-    *("data/*.npy", "data/*.vocabulary", "data/*.pairs.jsonl", "data/meta.json", "data.partial/*", "figures/*.png"),
-    *("checkpoints", "data", "data.partial", "figures", "report.html", "metrics.jsonl", "config.json", ".lock"),
+    *("data/*.npy", "data/*.vocabulary", "data/*.pairs.jsonl", "data/meta.json", "figures/*.png"),
+    *("checkpoints", "data", "figures", "report.html", "metrics.jsonl", "config.json", ".lock"),
 )
+MADE_WHOLE = ("profile", "data.partial")
 
 
 class Busy(UserError):
@@ -246,7 +247,8 @@ def _finite(value: Any) -> Any:
 
 def _clear(path: Path, remove: bool) -> None:
     """Delete what a start without progress has made; what is someone else's stays, and so does the folder of it."""
-    shutil.rmtree(path / "profile", ignore_errors=True)
+    for name in MADE_WHOLE:
+        shutil.rmtree(path / name, ignore_errors=True)
     for child in (child for pattern in MADE for child in path.glob(pattern)):
         if child.is_dir():
             _remove_if_empty(child)
