@@ -94,7 +94,7 @@ def translation_table(
 
 
 def _series(metrics: Sequence[dict], name: str) -> dict[int, tuple[list[float], list[float]]]:
-    lines = [line for line in metrics if line.get(name) is not None]
+    lines = [line for line in metrics if name in line]
     return {
         seed: ([x["step"] for x in lines if x["seed"] == seed], [x[name] for x in lines if x["seed"] == seed])
         for seed in sorted({line["seed"] for line in lines})
