@@ -186,7 +186,7 @@ def _setting(sweep: Sweep, metric_name: str, names: Sequence[str], failed: Colle
             kept, of = _sentence_scores(sweep.cell(name), metric_name, place)
             scores |= {} if kept is None else {seed: kept}
             references.add(of)
-        costs.append({key: value for key, value in flatten(result).items() if key in COSTS})
+        costs.append({key: value for key, value in flatten(result).items() if key in COSTS and value is not None})
     overrides = {key: value for key, value in sweep.plan.cells[names[0]].overrides.items() if key != "seeds"}
     cost = {key: float(np.mean([c[key] for c in costs])) for key in COSTS if costs and all(key in c for c in costs)}
     lines = [line for name in finished for line in Run(sweep.cell(name), 0.0).metrics()]
@@ -217,7 +217,7 @@ def learning_curve(lines: Sequence[Mapping[str, Any]], metric: str) -> Curve:
     logged = metric if any(metric in line for line in lines) else "train.loss"
     found: dict[int, dict[int, float]] = {}
     for line in lines:
-        if logged in line:
+        if line.get(logged) is not None:
             found.setdefault(line["step"], {})[line["seed"]] = line[logged]
     most = max(map(len, found.values()), default=0)
     steps = sorted(step for step, values in found.items() if len(values) == most)

@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,15 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.sweeps.cells import flatten, tupled
+from attention_jax.training.checkpoints import steps_in
 
 SPARE = 2**16  # bytes that a line of metrics and its events may need
+# What a run may write before it has anything worth keeping, the inside of folders first.
+MADE = (
+    *("data/*.npy", "data/*.vocabulary", "data/*.pairs.jsonl", "data/meta.json", "figures/*.png"),
+    *("checkpoints", "data", "figures", "report.html", "metrics.jsonl", "config.json", ".lock"),
+)
+MADE_WHOLE = ("profile", "data.partial")
 
 
 class Busy(UserError):
@@ -34,6 +41,7 @@ class Run:
         self._started = started
         self._earlier = 0.0
         self._events: dict[int, Any] = {}
+        self._lines: list[dict] | None = None  # of metrics, where this process trains; None: those of the file
 
     def seconds(self) -> float:
         """Wall time spent on this run so far: its share of it, where runs train together."""
@@ -49,48 +57,59 @@ class Run:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def rewind(self, step: int) -> None:
-        """Drop the metrics past a restored step, which the resumed run writes again."""
-        kept = [line for line in self.metrics() if line["step"] <= step]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        write_whole(self.path / "metrics.jsonl", text)
-        self._earlier = max((line["seconds"] for line in kept), default=0.0)
+    def rewind(self, step: int, lines: Sequence[dict] | None = None) -> None:
+        """Write metrics.jsonl up to a restored step; the resumed run goes on from there.
 
-    def metrics(self) -> list[dict]:
-        """Every line of metrics.jsonl; a last line cut short by a kill is left out."""
-        path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return []
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        `lines` are what the step's checkpoint has of them, whatever is left of the file; None where it has none.
+        """
+        self._lines = self.metrics(step) if lines is None else list(lines)
+        write_whole(self.path / "metrics.jsonl", "".join(map(_line, self._lines)))
+        self._earlier = max((line["seconds"] for line in self._lines), default=0.0)
+
+    def metrics(self, until: float = math.inf) -> list[dict]:
+        """Every line of metrics.jsonl up to a step, null where a number was not finite.
+
+        A line that a kill has cut short, or that is damaged, is left out.
+        """
+        lines = _read_metrics(self.path / "metrics.jsonl") if self._lines is None else self._lines
+        return [line for line in lines if line["step"] <= until]
 
     def log(self, step: int, seed: int, values: dict[str, float]) -> None:
         """Append one line for one seed to metrics.jsonl and to its TensorBoard events.
 
-        Raises OSError, before anything is written, where the disk is full.
+        What is not finite is null in the one and absent in the other. Raises OSError, before anything is written,
+        where the disk is full.
         """
         if shutil.disk_usage(self.path).free < SPARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-        line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **values}
+        line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **_finite(values)}
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(_line(line))
+        if self._lines is not None:
+            self._lines.append(line)
         for name, value in values.items():
-            self._writer(seed, step).add_scalar(name.replace(".", "/"), value, step)
+            if math.isfinite(value):
+                self._writer(seed, step).add_scalar(name.replace(".", "/"), value, step)
 
     def mean_over_steps(self, name: str, seed: int, after: int) -> float:
-        """The token-weighted mean of a training metric over the lines logged after a step."""
+        """The token-weighted mean of a training metric over the lines logged after a step; NaN where none is known."""
         lines = [x for x in self.metrics() if x["seed"] == seed and x["step"] > after]
         tokens = sum(x["train.tokens"] for x in lines)
+        if not tokens or any(x[name] is None for x in lines):
+            return math.nan
         return sum(x[name] * x["train.tokens"] for x in lines) / tokens
 
     def has_progress(self) -> bool:
         """Whether anything was trained here that is worth keeping."""
-        return any(self.checkpoints.glob("[0-9]*")) or bool(self.metrics())
+        return bool(steps_in(self.checkpoints) or self.metrics())
 
     def result(self) -> dict | None:
-        """The finished run's result, or None."""
+        """The finished run's result, or None. Raises UserError where it is damaged."""
         path = self.path / "result.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        try:
+            return json.loads(path.read_bytes()) if path.exists() else None
+        except ValueError as error:
+            raise UserError(f"{path}: not a result ({error}). Delete it; --mode=train then measures again.") from None
 
     def close(self) -> None:
         """Flush the TensorBoard events; what a full disk does not take is in metrics.jsonl."""
@@ -121,7 +140,7 @@ def open_run(
     With `extend`, `train.steps` may be larger than it was: the run is then unfinished again. Keys of the section
     `ignoring` may differ for this time. Raises
     UserError where another process uses the folder or where it holds another config's run. A start that
-    is refused leaves nothing behind.
+    is refused leaves nothing of its own behind.
     """
     is_new = not path.exists()
     with hold(path):
@@ -137,7 +156,7 @@ def open_run(
             yield run
         except BaseException:
             if stored is None and not run.has_progress():
-                _empty(path, remove=is_new)
+                _clear(path, remove=is_new)
             raise
         finally:
             run.close()
@@ -200,6 +219,24 @@ def _differences(stored: ConfigDict, config: ConfigDict) -> dict[str, tuple[Any,
     return {k: (old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)}
 
 
+def _read_metrics(file: Path) -> list[dict]:
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if file.exists() else []
+    return [line for line in map(_parsed, lines) if line is not None]
+
+
+def _parsed(text: str) -> dict | None:
+    """A line of metrics, which older versions wrote with NaN and Infinity; None where it is not one."""
+    try:
+        line = json.loads(text, parse_constant=lambda name: None) if text.endswith("\n") else None
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and {"step", "seed", "seconds"} <= set(line) else None
+
+
+def _line(values: dict) -> str:
+    return json.dumps(values, allow_nan=False) + "\n"
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
@@ -208,11 +245,22 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _empty(path: Path, remove: bool) -> None:
-    for child in path.iterdir():
-        shutil.rmtree(child) if child.is_dir() else child.unlink()
+def _clear(path: Path, remove: bool) -> None:
+    """Delete what a start without progress has made; what is someone else's stays, and so does the folder of it."""
+    for name in MADE_WHOLE:
+        shutil.rmtree(path / name, ignore_errors=True)
+    for child in (child for pattern in MADE for child in path.glob(pattern)):
+        if child.is_dir():
+            _remove_if_empty(child)
+        else:
+            child.unlink()
     if remove:
-        path.rmdir()
+        _remove_if_empty(path)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 @contextlib.contextmanager

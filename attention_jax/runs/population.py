@@ -11,6 +11,7 @@ from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.training import Bar, Member, hooks_of, hypers_of, open_checkpoints, restore, tell
+from attention_jax.training.checkpoints import Saved, steps_in
 from attention_jax.training.loop import Trainer, abstract_states, fit
 from attention_jax.training.state import TrainState
 
@@ -40,7 +41,7 @@ def train_wave(
         return [None] * len(wave.runs)
     hooks = hooks_of(members, _counting(bar, len(members)), is_interrupted, _telling(members))
     folder = wave.runs[0].checkpoints if len(wave.runs) == 1 else wave.folder / "checkpoints"
-    with open_checkpoints(folder, trainer.plan, trainer.task.vocabulary) as checkpoints:
+    with open_checkpoints(folder, trainer.plan, trainer.task.vocabulary, wave.runs) as checkpoints:
         states = _own_states(wave, trainer) if checkpoints.last_step() is None and len(wave.runs) > 1 else None
         states = states or restore(trainer, members, checkpoints, together.start_from)
         bar.skip(max(int(state.step) for state in states) * len(members))
@@ -60,23 +61,23 @@ def _own_states(wave: Wave, trainer: Trainer) -> list[TrainState] | None:
     """Every cell's own last checkpoint, where all have one and of the same step."""
     found: list[TrainState] = []
     for config, run in zip(wave.configs, wave.runs, strict=True):
-        if not any(run.checkpoints.glob("[0-9]*")):
+        if not steps_in(run.checkpoints):
             return None
-        with open_checkpoints(run.checkpoints, trainer.plan, trainer.task.vocabulary) as checkpoints:
+        with open_checkpoints(run.checkpoints, trainer.plan, trainer.task.vocabulary, [run]) as checkpoints:
             members = [Member(config, run, seed) for seed in config.seeds]
             found += restore(trainer, members, checkpoints, lambda: None)
     return found if len({int(state.step) for state in found}) == 1 else None
 
 
-def _divide(wave: Wave, trainer: Trainer, saved: Sequence[tuple[int, list[TrainState]]]) -> None:
+def _divide(wave: Wave, trainer: Trainer, every: Sequence[Saved]) -> None:
     """Give every cell its own members' states of every checkpoint, the oldest first."""
     first = 0
     for config, run in zip(wave.configs, wave.runs, strict=True):
         last = first + len(config.seeds)
-        with open_checkpoints(run.checkpoints, trainer.plan, trainer.task.vocabulary) as checkpoints:
-            for step, states in saved:
-                if all(state.is_finite for state in states[first:last]):
-                    checkpoints.save(step, states[first:last])
+        with open_checkpoints(run.checkpoints, trainer.plan, trainer.task.vocabulary, [run]) as checkpoints:
+            for saved in every:
+                if all(state.is_finite for state in saved.state[first:last]):
+                    checkpoints.save(saved.step, saved.state[first:last])
         first = last
 
 

@@ -19,7 +19,7 @@ from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.machine import Profiler
-from attention_jax.training.checkpoints import Checkpoints
+from attention_jax.training.checkpoints import Checkpoints, steps_in
 from attention_jax.training.loop import Hooks, NotFinite, Plan, Trainer, abstract_states, fit
 from attention_jax.training.optimizer import SCHEDULES
 from attention_jax.training.state import TrainState, Variables
@@ -80,7 +80,7 @@ def train_run(config: ConfigDict, run: Run, together: Together) -> None:
     def stop(member, step):
         raise NotFinite(members[member].seed, step)
 
-    with open_checkpoints(run.checkpoints, plan, trainer.task.vocabulary) as checkpoints:
+    with open_checkpoints(run.checkpoints, plan, trainer.task.vocabulary, [run]) as checkpoints:
         try:
             states = restore(trainer, members, checkpoints, together.start_from)
             if checkpoints.last_step() is not None:
@@ -120,21 +120,22 @@ def require_finished(step: int, steps: int) -> None:
 def restore(
     trainer: Trainer, members: Sequence[Member], checkpoints: Checkpoints, start_from: Callable[[], Variables | None]
 ) -> list[TrainState]:
-    """Where the members' training goes on: at their last checkpoint, which their metrics are cut back to."""
-    restored = checkpoints.restore(abstract_states(trainer.task.init, len(members)))
+    """Where the members' training goes on: at their last checkpoint, whose metrics are their runs' again."""
+    saved = checkpoints.restore(abstract_states(trainer.task.init, len(members)))
     runs = {member.run.path: member.run for member in members}.values()
-    for run in runs:
-        run.rewind(restored[0] if restored else 0)
-    if restored is None:
+    kept = [None] * len(runs) if saved is None or saved.beside is None else saved.beside
+    for run, lines in zip(runs, kept, strict=True):
+        run.rewind(saved.step if saved else 0, lines)
+    if saved is None:
         fresh = start_from()
         return [trainer.create(jax.random.key(member.seed), fresh) for member in members]
-    return restored[1]
+    return saved.state
 
 
 def best_variables(config: ConfigDict, run: Run, init, vocabulary: str = "") -> list[Variables]:
     """Each seed's best variables. Raises UserError where there are none, or they are of another vocabulary."""
     with _saved(config, run, vocabulary) as checkpoints:
-        _, last = next(checkpoints.restore_each(abstract_states(init, len(config.seeds))))
+        last = next(checkpoints.restore_each(abstract_states(init, len(config.seeds)))).state
     if not all(int(state.best.step) for state in last):
         raise UserError(f"{run.path}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
     return [state.best.variables for state in last]
@@ -153,17 +154,29 @@ def last_variables(count: int, config: ConfigDict, run: Run, init, vocabulary: s
 @contextlib.contextmanager
 def _saved(config: ConfigDict, run: Run, vocabulary: str) -> Iterator[Checkpoints]:
     """The checkpoints of a run, of which there is one at least, to read."""
-    if not any(run.checkpoints.glob("[0-9]*")):
+    if not steps_in(run.checkpoints):
         raise UserError(f"{run.path}: no checkpoint to read. Train it first: --mode=train --workdir={run.path}.")
     with open_checkpoints(run.checkpoints, plan_of(config), vocabulary, read_only=True) as checkpoints:
         yield checkpoints
 
 
 @contextlib.contextmanager
-def open_checkpoints(folder: Path, plan: Plan, vocabulary: str, read_only: bool = False) -> Iterator[Checkpoints]:
-    """The checkpoints in a folder, kept as the plan says. Raises UserError where they are of another vocabulary."""
-    is_due = functools.partial(plan.is_due, period=plan.checkpoint_every)
-    checkpoints = Checkpoints(folder, plan.keep_last, tell, is_due=is_due, vocabulary=vocabulary, read_only=read_only)
+def open_checkpoints(
+    folder: Path, plan: Plan, vocabulary: str, runs: Sequence[Run] = (), read_only: bool = False
+) -> Iterator[Checkpoints]:
+    """The checkpoints in a folder, kept as the plan says, with the metrics of the runs that they are of.
+
+    Raises UserError where they are of another vocabulary.
+    """
+    checkpoints = Checkpoints(
+        folder,
+        plan.keep_last,
+        tell,
+        is_due=functools.partial(plan.is_due, period=plan.checkpoint_every),
+        vocabulary=vocabulary,
+        beside=lambda step: [run.metrics(until=step) for run in runs],
+        read_only=read_only,
+    )
     with contextlib.closing(checkpoints):
         if checkpoints.vocabulary != vocabulary:
             raise UserError(

@@ -195,6 +195,20 @@ def test_a_result_that_cannot_be_read_is_made_again(sweeper):
     assert numbers(json.loads(path.read_text())) == before
 
 
+def test_cells_that_trained_together_and_lost_their_logs_have_them_again(sweeper):
+    space = grid("optimizer.learning_rate", (1e-2, 3e-3))
+    sweeper.run(space, population__how="vmap")
+    logs = {cell / "metrics.jsonl": (cell / "metrics.jsonl").read_text() for cell in sweeper.cells()}
+    before = sweeper.results()
+    assert len(set(logs.values())) == 2
+    for path in logs:
+        path.unlink()
+        (path.parent / "result.json").unlink()
+    sweeper.run(space, population__how="vmap")
+    assert {path: path.read_text() for path in logs} == logs
+    assert [numbers(result) for result in sweeper.results().values()] == [numbers(old) for old in before.values()]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["loop", "vmap"])
 def test_halving_drops_the_worst_settings_with_all_their_seeds(sweeper, how):

@@ -242,6 +242,55 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_result(finished, tmp_pat
     assert_same_run(tmp_path / "run", unbroken)
 
 
+def test_what_a_run_reports_does_not_depend_on_what_is_left_of_its_log(finished, tmp_path):
+    launcher, unbroken, _ = finished
+    log = (unbroken / "metrics.jsonl").read_text()
+    for number, left in enumerate((None, log[:500], log.replace('"step": 24', '"step": 42'))):
+        folder = tmp_path / str(number)
+        shutil.copytree(unbroken, folder)
+        (folder / "result.json").unlink()
+        (folder / "metrics.jsonl").unlink() if left is None else (folder / "metrics.jsonl").write_text(left)
+        process = launcher.run(folder)
+        assert process.returncode == 0, process.err
+        assert (folder / "metrics.jsonl").read_text() == log
+        result, whole = (json.loads((run / "result.json").read_text()) for run in (folder, unbroken))
+        assert {**result, "seconds": whole["seconds"]} == whole  # its own wall time goes on
+
+
+def test_a_flipped_byte_in_the_newest_checkpoint_gives_the_numbers_of_the_one_before_and_says_so(finished, tmp_path):
+    launcher, unbroken, _ = finished
+    shutil.copytree(unbroken, tmp_path / "w")
+    newest = tmp_path / "w" / "checkpoints" / "40"
+    largest = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    damaged = bytearray(largest.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    largest.write_bytes(damaged)
+    flipped = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
+    assert flipped.returncode == 0, flipped.err
+    said = f"{newest}: cannot be read ({largest.relative_to(newest)}: its digest is not what was saved); using the one"
+    assert said in flipped.err
+    assert "Traceback" not in flipped.err
+    shutil.rmtree(newest)
+    assert launcher.run(tmp_path / "w", "--mode=evaluate", config="").out == flipped.out
+
+
+@pytest.mark.slow
+def test_a_run_of_a_version_that_kept_nothing_beside_its_checkpoints_ends_without_its_log(finished, tmp_path):
+    launcher, unbroken, _ = finished
+    folder = tmp_path / "w"
+    shutil.copytree(unbroken, folder)
+    for path in (folder / "checkpoints").iterdir():
+        (path / "about.json").unlink()
+        (path / "_CHECKPOINT_METADATA").write_text("{}")
+    (folder / "metrics.jsonl").unlink()
+    (folder / "result.json").unlink()
+    process = launcher.run(folder)
+    assert process.returncode == 0, process.err
+    result, whole = (json.loads((run / "result.json").read_text()) for run in (folder, unbroken))
+    assert result["train"]["loss"] is None
+    assert result["validation"] == whole["validation"]
+
+
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
 def test_a_run_asked_to_stop_saves_says_how_to_go_on_and_does(finished, tmp_path, how):
     launcher, unbroken, _ = finished

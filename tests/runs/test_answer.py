@@ -174,3 +174,9 @@ def test_a_rung_that_some_cell_has_not_reached_drops_nothing(tmp_path, capsys):
     drop_worst(sweep, [first, second], 10)
     assert "1 cells have not come so far, and nothing is dropped" in capsys.readouterr().err
     assert not any(map(sweep.is_done, sweep.plan.cells))
+
+
+def test_a_number_that_was_not_finite_is_not_on_the_curve():
+    lines = [{"step": step, "seed": 0, "perplexity": value, "train.loss": 1.0} for step, value in ((1, None), (2, 9.0))]
+    assert learning_curve(lines, "perplexity").steps == [2]
+    assert learning_curve(lines[:1], "perplexity").steps == []

@@ -1,6 +1,7 @@
 """A run's folder: locked, of one config, its files whole."""
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -80,6 +81,32 @@ def test_a_refused_start_leaves_nothing_behind(tmp_path):
     assert not (tmp_path / "w").exists()
 
 
+def test_a_refused_start_leaves_what_it_did_not_make(tmp_path):
+    def fail(path):
+        with open_once(path) as run:
+            for name in ("data", "checkpoints", "figures"):
+                run.subfolder(name)
+            for name in ("data/meta.json", "data/train.npy", "data/mine.txt", "figures/loss.png", "notes.txt"):
+                (path / name).write_text("x")
+            (path / "sketches").mkdir()
+            raise UserError("bad input")
+
+    (tmp_path / "there before").mkdir()
+    for path in (tmp_path / "new", tmp_path / "there before"):
+        with pytest.raises(UserError, match="bad input"):
+            fail(path)
+        left = {str(child.relative_to(path)) for child in path.rglob("*")}
+        assert left == {"data", "data/mine.txt", "notes.txt", "sketches"}
+        for child in ("data/mine.txt", "notes.txt"):
+            (path / child).unlink()
+
+
+def test_an_empty_folder_that_was_there_before_stays_after_a_refused_start(tmp_path):
+    with pytest.raises(UserError, match="bad input"), open_once(tmp_path):
+        raise UserError("bad input")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_in_use_is_refused_and_free_again_when_its_process_is_killed(tmp_path):
     program = (
         "import sys, time; from pathlib import Path; from ml_collections import ConfigDict\n"
@@ -110,6 +137,60 @@ def test_rewinding_drops_later_metrics_and_a_line_cut_short(tmp_path):
         run.log(3, 0, {"train.loss": 30.0, "train.tokens": 3.0})
         assert [line["step"] for line in run.metrics()] == [1, 2, 3]
         assert run.mean_over_steps("train.loss", 0, after=1) == (2 * 1 + 30 * 3) / 4
+
+
+def test_a_restored_run_has_its_checkpoints_lines_whatever_is_left_of_its_log(tmp_path):
+    with open_once(tmp_path / "w") as run:
+        run.rewind(0, [])
+        for step in (1, 2, 3):
+            run.log(step, 0, {"train.loss": float(step), "train.tokens": 1.0})
+        kept, path = run.metrics(until=2), run.path / "metrics.jsonl"
+        whole = path.read_text().splitlines(keepends=True)
+    for left in ("", whole[0], "".join(whole), whole[0] + "{]\n" + whole[2], "\udcff\n"):
+        path.write_text(left, errors="surrogateescape")
+        with open_once(tmp_path / "w") as run:
+            run.rewind(2, kept)
+            path.unlink()  # the log is for others: what this process knows does not depend on it
+            run.log(3, 0, {"train.loss": 3.0, "train.tokens": 1.0})
+            assert [line["step"] for line in run.metrics()] == [1, 2, 3]
+            assert run.mean_over_steps("train.loss", 0, after=0) == 2
+            assert run.seconds() >= kept[-1]["seconds"]
+
+
+def test_without_lines_in_its_checkpoint_a_run_has_those_of_its_log_and_no_mean_of_none(tmp_path):
+    run = Run(tmp_path, 0)
+    run.rewind(2)
+    assert run.metrics() == []
+    assert math.isnan(run.mean_over_steps("train.loss", 0, after=0))
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 1, "seed": 0, "seconds": 1.0}\nnot a line\n"nor this"\n{"step": 2}\n'
+    )
+    run = Run(tmp_path, 0)
+    run.rewind(2)
+    assert run.metrics() == [{"step": 1, "seed": 0, "seconds": 1.0}]
+
+
+def test_metrics_are_json_even_where_a_number_is_not(tmp_path):
+    def refuse(name):
+        raise AssertionError(name)
+
+    run, path = Run(tmp_path, 0), tmp_path / "metrics.jsonl"
+    run.log(1, 0, {"train.loss": math.inf, "train.tokens": 2.0, "validation.perplexity": math.nan})
+    (line,) = (json.loads(text, parse_constant=refuse) for text in path.read_text().splitlines())
+    assert (line["train.loss"], line["train.tokens"], line["validation.perplexity"]) == (None, 2.0, None)
+    assert math.isnan(run.mean_over_steps("train.loss", 0, after=0))
+    run.close()
+    (events,) = tmp_path.rglob("events*")
+    assert b"train/tokens" in events.read_bytes()
+    assert b"train/loss" not in events.read_bytes()
+    path.write_text('{"step": 1, "seed": 0, "seconds": 1.0, "a": -Infinity, "b": NaN}\n')  # of an older version
+    assert Run(tmp_path, 0).metrics() == [{"step": 1, "seed": 0, "seconds": 1.0, "a": None, "b": None}]
+
+
+def test_a_result_that_is_damaged_is_named(tmp_path):
+    (tmp_path / "result.json").write_bytes(b"{\xff")
+    with pytest.raises(UserError, match=r"result.json: not a result .*Delete it"):
+        Run(tmp_path, 0).result()
 
 
 def test_time_goes_on_from_an_interrupted_process(tmp_path):
