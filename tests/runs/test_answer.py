@@ -123,7 +123,8 @@ def test_the_intervals_of_what_rungs_leave_over_cover_as_often_as_they_say_where
     for name, path in results.items():
         own = json.loads(measured[name])
         lines = [
-            {"step": step, "seed": own["seeds"][0], "validation.loss": own["validation"]["loss"]} for step in (10, 20)
+            {"step": step, "seconds": 1.0, "seed": own["seeds"][0], "validation.loss": own["validation"]["loss"]}
+            for step in (10, 20)
         ]
         (sweep.cell(name) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         path.unlink()
@@ -147,7 +148,7 @@ def climbed(tmp_path, values, **population):
         path, (seed,) = sweep.cell(name) / "result.json", sweep.flat[name]["seeds"]
         result = json.loads(path.read_text())
         if result["status"] == "finished":
-            line = {"step": 10, "seed": seed, "validation.loss": result["validation"]["loss"]}
+            line = {"step": 10, "seconds": 1.0, "seed": seed, "validation.loss": result["validation"]["loss"]}
             (sweep.cell(name) / "metrics.jsonl").write_text(json.dumps(line) + "\n")
             path.unlink()
     drop_worst(sweep, [*sweep.plan.cells], 10)
@@ -170,7 +171,9 @@ def test_a_rung_that_some_cell_has_not_reached_drops_nothing(tmp_path, capsys):
     first, second = sweep.plan.cells
     for name in (first, second):
         (sweep.cell(name) / "result.json").unlink()
-    (sweep.cell(first) / "metrics.jsonl").write_text('{"step": 10, "seed": 0, "validation.loss": 1.0}\n')
+    (sweep.cell(first) / "metrics.jsonl").write_text(
+        '{"step": 10, "seconds": 1.0, "seed": 0, "validation.loss": 1.0}\n'
+    )
     drop_worst(sweep, [first, second], 10)
     assert "1 cells have not come so far, and nothing is dropped" in capsys.readouterr().err
     assert not any(map(sweep.is_done, sweep.plan.cells))
