@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from attention_jax.ops.schedules import DECAYING as DECAYING  # with the schedules, for who checks a config
 from attention_jax.ops.schedules import SCHEDULES
 
 

@@ -257,7 +257,8 @@ def test_another_base_config_is_refused(sweeper):
 )
 def test_a_setting_that_cannot_be_meant_is_refused(sweeper, overrides, message):
     with pytest.raises(UserError, match=message):
-        sweeper.run(grid("optimizer.learning_rate", (1e-2,)), train__steps=1, train__evaluate_every=1, **overrides)
+        one = {"optimizer__warmup_steps": 1, "train__steps": 1, "train__evaluate_every": 1}
+        sweeper.run(grid("optimizer.learning_rate", (1e-2,)), **one, **overrides)
 
 
 def test_where_slurm_is_not_it_says_so(sweeper, monkeypatch):
