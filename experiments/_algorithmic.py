@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
-from attention_jax.data.algorithmic import FIRST, TASKS, example, require_task, size
+from attention_jax.data.algorithmic import FIRST, PAD, TASKS, Example, example, require_task, size
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.training.state import Variables
@@ -57,7 +57,7 @@ def _texts(data: ConfigDict, row, hyper) -> Texts:
     key_lengths, key_texts = jax.random.split(key)
     lengths = jax.random.randint(key_lengths, (data.batch,), data.shortest, data.length + 1)
     draw = functools.partial(example, hyper["task"], longest=data.length, symbols=data.symbols)
-    return Texts(*jax.vmap(draw)(jax.random.split(key_texts, data.batch), lengths))
+    return _as_texts(jax.vmap(draw)(jax.random.split(key_texts, data.batch), lengths))
 
 
 def _held_out(data: ConfigDict, length: int, count: int) -> Texts:
@@ -70,7 +70,11 @@ def _held_out(data: ConfigDict, length: int, count: int) -> Texts:
 @functools.partial(jax.jit, static_argnames=("longest", "count", "symbols"))
 def _drawn(seed, task, length, longest: int, count: int, symbols: int) -> Texts:
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), HELD_OUT + length), count)
-    return Texts(*jax.vmap(lambda key: example(task, key, length, longest, symbols))(keys))
+    return _as_texts(jax.vmap(lambda key: example(task, key, length, longest, symbols))(keys))
+
+
+def _as_texts(drawn: Example) -> Texts:
+    return Texts(drawn.tokens, drawn.is_output, drawn.tokens != PAD)
 
 
 def _lengths(data: ConfigDict) -> tuple[int, ...]:
@@ -89,7 +93,7 @@ def _measure(lengths: tuple[int, ...], model: LanguageModel):
 
     @jax.jit
     def shares(variables: Variables, texts: Texts):
-        tokens, is_output = texts
+        tokens, is_output, _ = texts
         is_right = jnp.argmax(logits_of(model, variables, tokens[:, :-1]), axis=-1) == tokens[:, 1:]
         counts = is_output[:, 1:]
         return jnp.sum(is_right & counts) / jnp.sum(counts), jnp.mean(jnp.all(is_right | ~counts, axis=1))

@@ -20,10 +20,11 @@ Curves = dict[str, dict[str, float]]  # measure → length → value
 
 
 class Texts(NamedTuple):
-    """Tokens, and which of them count as predicted: never the first."""
+    """Tokens, which of them count as predicted (never the first), and which are not padding."""
 
     tokens: Int[Array, "batch t"]
     is_counted: Bool[Array, "batch t"]
+    is_text: Bool[Array, "batch t"]
 
 
 class Source(NamedTuple):
@@ -58,11 +59,16 @@ def init(model: LanguageModel, key: Key[Array, ""]) -> Variables:
 def loss(
     model: LanguageModel, variables: Variables, texts: Texts, dropout: Dropout, label_smoothing
 ) -> tuple[Sums, Variables]:
-    """Cross entropy of the tokens that count, in nats, and how many they are; and the collections it changed."""
+    """Cross entropy of the tokens that count, in nats, and how many they are; and the collections it changed.
+
+    A token after which there is only padding predicts nothing, and is padding to the model: it is read by nothing else.
+    """
     tokens = texts.tokens
     positions = draw_positions(model, dropout.fold(POSITIONS).key, *tokens[:, 1:].shape)
     others = [name for name in variables if name != "params"]
-    logits, changed = model.apply(variables, tokens[:, :-1], positions, None, dropout, mutable=others)
+    logits, changed = model.apply(
+        variables, tokens[:, :-1], positions, None, dropout, texts.is_text[:, 1:], mutable=others
+    )
     return cross_entropy(logits, tokens[:, 1:], texts.is_counted[:, 1:], label_smoothing), dict(changed)
 
 

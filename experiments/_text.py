@@ -59,7 +59,7 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
         lengths=contexts,
         places=contexts[-1],
         call=call,
-        texts=lambda rows, hyper: Texts(rows["tokens"], jnp.ones(rows["tokens"].shape, bool)),
+        texts=lambda rows, hyper: Texts(rows["tokens"], *[jnp.ones(rows["tokens"].shape, bool)] * 2),
         measure=functools.partial(_measure, data, text.held_out, contexts),
         example=lambda config, length: jnp.asarray(text.held_out[None, : length + 1], jnp.int32),
         steps_per_epoch=config.train.steps,

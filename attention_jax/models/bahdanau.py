@@ -13,6 +13,7 @@ from attention_jax.models.recurrent import (
     Word,
     advance_layers,
 )
+from attention_jax.modules.logits import logits_layer
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import valid_lens_mask
 from attention_jax.ops.pooling import attend_with_weights
@@ -46,7 +47,7 @@ class Bahdanau(RecurrentTranslator, kw_only=True):
             )
         if self.output == "deep":
             self.deep = nn.Dense(2 * self.hidden, **self.types, name="readout")
-        self.logits = nn.Dense(self.target_vocabulary, **self.types)
+        self.logits = logits_layer(self.target_vocabulary, **self.types)
 
     def keys_of(self, values: Float[Array, "batch s v"]) -> Float[Array, "batch s h"]:
         return values @ self.score[1].astype(self.dtype)

@@ -6,16 +6,17 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.attention import KeyValue
+from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.mixers import ATTENTION, MIXERS
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import Places, PositionEncoding
 from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Reading, into_cache
-from attention_jax.ops.cache import Cache
+from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
-from attention_jax.ops.masking import causal_mask, combine, segment_mask
+from attention_jax.ops.masking import Mask, causal_mask, combine, segment_mask
 from attention_jax.ops.positions import require_room
 
 SITE = "decoder"
@@ -66,7 +67,7 @@ class LanguageModel(nn.Module, kw_only=True):
         if self.norm_first:
             self.last_norm = Norm(self.norm, self.param_dtype)
         if not self.is_tied:
-            self.logits = nn.Dense(self.vocabulary, **types)
+            self.logits = logits_layer(self.vocabulary, **types)
 
     @property
     def spec(self) -> LayerSpec:
@@ -82,14 +83,16 @@ class LanguageModel(nn.Module, kw_only=True):
         positions: Int[Array, "#batch t"] | None = None,
         segments: Int[Array, "batch t"] | None = None,
         dropout: Dropout | None = None,
+        valid: Bool[Array, "batch t"] | None = None,
     ) -> Float[Array, "batch t v"]:
         """Logits of every next token.
 
-        `positions` are 0, 1, … unless given. Tokens attend within their segment, as packed texts need; segment 0 is
-        padding, on either side. Raises ValueError where the encoding has no room, or layers do not attend and there are
-        segments.
+        `positions` are 0, 1, … unless given. What is padding, on either side, no token reads and no batch norm counts:
+        where each row is one text, `valid` tells it; where texts are packed, so that tokens attend within their
+        segment alone, it is segment 0. With neither, nothing is padding. Raises ValueError for both, where the encoding
+        has no room, or where layers do not attend and there are segments.
         """
-        return self._read(tokens, positions, segments, dropout)[0]
+        return self._read(tokens, positions, segments, dropout, valid)[0]
 
     def attention(
         self,
@@ -100,7 +103,7 @@ class LanguageModel(nn.Module, kw_only=True):
         """The weights of every layer and head. Raises ValueError where layers do not attend."""
         if self.mixer in MIXERS:
             raise ValueError(f"mixer={self.mixer!r}: has no attention to show.")
-        found: Any = self._read(tokens, positions, segments, None)[1]
+        found: Any = self._read(tokens, positions, segments)[1]
         return jnp.stack(found, axis=1)
 
     def init_cache(self, positions: Int[Array, "batch room"]) -> Cache:
@@ -115,7 +118,7 @@ class LanguageModel(nn.Module, kw_only=True):
         return Cache(positions, (empty,) * self.layers, jnp.zeros(len(positions), jnp.int32))
 
     def step(self, tokens: Int[Array, " batch"], cache: Cache) -> tuple[Float[Array, "batch v"], Cache]:
-        """Logits of the token after `tokens`, and the cache that has read them."""
+        """Logits of the token after `tokens`, NaN where there is no room left, and the cache that has read them."""
         now = jnp.take_along_axis(cache.memory, cache.cursor[:, None], axis=1)
         places, room = Places(now, cache.memory), cache.memory.shape[-1]
         valid = jnp.ones((len(tokens), 1), bool)
@@ -124,26 +127,42 @@ class LanguageModel(nn.Module, kw_only=True):
             reading = Reading(causal_mask(1, room, cache.cursor), places, into_cache(held, cache.cursor))
             x, held, _ = block(x, valid, reading, None)
             written.append(held)
+        x = within_room(x, cache.cursor, room)
         return self._logits(x, valid, False)[:, 0], Cache(cache.memory, tuple(written), cache.cursor + 1)
 
     def _read(
-        self, tokens: Array, positions: Array | None, segments: Array | None, dropout: Dropout | None
+        self,
+        tokens: Array,
+        positions: Array | None,
+        segments: Array | None,
+        dropout: Dropout | None = None,
+        valid: Array | None = None,
     ) -> tuple[Array, list[Array | None]]:
         length = tokens.shape[-1]
-        if segments is not None and self.mixer in MIXERS:
-            raise ValueError(f"mixer={self.mixer!r} reads each row as one text: it takes no segments.")
         if positions is None:
             require_room(self.positions, self.encoding.record, self.encoding.sizes, length)
             positions = jnp.arange(length)[None]
-        segments = jnp.ones_like(tokens) if segments is None else segments
-        valid = segments > 0
-        mask = combine(causal_mask(length, length), segment_mask(segments, segments), valid[:, None])
+        mask, valid = self._seen(tokens, segments, valid)
         reading = Reading(mask, Places(positions, positions))
         x, found = self._embed(tokens, positions, dropout), []
         for index, block in enumerate(self.blocks):
             x, _, weights = block(x, valid, reading, dropout and dropout.fold(1000 + index))
             found.append(weights)
         return self._logits(x, valid, dropout is not None), found
+
+    def _seen(self, tokens: Array, segments: Array | None, valid: Array | None) -> tuple[Mask | None, Array]:
+        """Who may attend to whom, and which tokens are not padding."""
+        earlier = causal_mask(tokens.shape[-1], tokens.shape[-1])
+        if segments is None:
+            if valid is None:
+                return earlier, jnp.ones_like(tokens, bool)
+            return combine(earlier, valid[:, None]), valid
+        if valid is not None:
+            raise ValueError("segments and valid are both given: segment 0 tells already what is padding.")
+        if self.mixer in MIXERS:
+            raise ValueError(f"mixer={self.mixer!r} reads each row as one text: it takes `valid`, and no segments.")
+        valid = segments > 0
+        return combine(earlier, segment_mask(segments, segments), valid[:, None]), valid
 
     def _embed(self, tokens: Array, positions: Array, dropout: Dropout | None) -> Array:
         x = self.embedding(tokens) * math.sqrt(self.width)
@@ -154,4 +173,4 @@ class LanguageModel(nn.Module, kw_only=True):
     def _logits(self, x: Array, valid: Array, is_training: bool) -> Array:
         if self.norm_first:
             x = self.last_norm(x, valid, is_training)
-        return self.embedding.attend(x) if self.is_tied else self.logits(x)
+        return tied_logits(self.embedding, x) if self.is_tied else self.logits(x)

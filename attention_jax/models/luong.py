@@ -13,6 +13,7 @@ from attention_jax.models.recurrent import (
     Word,
     advance_layers,
 )
+from attention_jax.modules.logits import logits_layer
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.local import local_attend_with_weights, predicted_centre
 from attention_jax.ops.masking import valid_lens_mask
@@ -73,7 +74,7 @@ class Luong(RecurrentTranslator, kw_only=True):
                 self.param("v_p", nn.initializers.normal(self.hidden**-0.5), (self.hidden,), self.param_dtype),
             )
         self.w_c = self.param("w_c", glorot, (self.memory_size + self.hidden, self.hidden), self.param_dtype)
-        self.logits = nn.Dense(self.target_vocabulary, **self.types)
+        self.logits = logits_layer(self.target_vocabulary, **self.types)
 
     def keys_of(self, values: Float[Array, "batch s v"]) -> Float[Array, "batch s h"]:
         return _project(values, self._projected().w_k)

@@ -10,11 +10,12 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.attention import KeyValue
+from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.mixers import ATTENTION
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import Places, PositionEncoding
 from attention_jax.modules.transformer import DecoderLayer, EncoderLayer, LayerSpec, Reading, into_cache
-from attention_jax.ops.cache import Cache
+from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
 from attention_jax.ops.positions import require_room
@@ -94,7 +95,7 @@ class Transformer(nn.Module, kw_only=True):
         if self.shared != "all":
             self.source_embedding = embed(self.source_vocabulary)
         if self.shared == "none":
-            self.logits = nn.Dense(self.target_vocabulary, dtype=self.dtype, param_dtype=self.param_dtype)
+            self.logits = logits_layer(self.target_vocabulary, self.dtype, self.param_dtype)
         self.encoder_encoding, self.decoder_encoding = map(self._encoding, SITES)
         own = self.encoder_encoding.of_layers(self.encoder_layers), self.decoder_encoding.of_layers(self.decoder_layers)
         encoding, decoding = map(self._spec, SITES)
@@ -160,7 +161,7 @@ class Transformer(nn.Module, kw_only=True):
         return Cache(memory, (empty,) * self.decoder_layers, jnp.zeros(memory.lengths.shape, jnp.int32))
 
     def step(self, tokens: Int[Array, " batch"], cache: Cache) -> tuple[Float[Array, "batch v"], Cache]:
-        """Logits of the word after `tokens`, and the cache that has read them."""
+        """Logits of the word after `tokens`, NaN where the cache has no room left, and the cache that has read them."""
         room = cache.state[0].key.shape[-2]
         places = Places(cache.cursor[:, None], jnp.arange(room)[None])
         valid = jnp.ones((len(tokens), 1), bool)
@@ -170,6 +171,7 @@ class Transformer(nn.Module, kw_only=True):
             reading = Reading(causal_mask(1, room, cache.cursor), places, into_cache(held, cache.cursor))
             x, held, _ = layer(x, valid, reading, memory, valid_lens_mask(cache.memory.lengths, memory.key.shape[-2]))
             written.append(held)
+        x = within_room(x, cache.cursor, room)
         return self._logits(x, valid, False)[:, 0], Cache(cache.memory, tuple(written), cache.cursor + 1)
 
     def _encode(self, source: Array, lengths: Array, dropout: Dropout | None) -> tuple[Memory, list[Array]]:
@@ -213,7 +215,7 @@ class Transformer(nn.Module, kw_only=True):
     def _logits(self, x: Array, valid: Bool[Array, "batch t"], is_training: bool) -> Float[Array, "batch t v"]:
         if self.norm_first:
             x = self.decoder_norm(x, valid, is_training)
-        return self.logits(x) if self.shared == "none" else self.target_embedding.attend(x)
+        return self.logits(x) if self.shared == "none" else tied_logits(self.target_embedding, x)
 
 
 def _in_order(tokens: Int[Array, "batch t"]) -> Places:

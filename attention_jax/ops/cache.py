@@ -2,7 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 
 class Cache(NamedTuple):
@@ -15,3 +16,8 @@ class Cache(NamedTuple):
     memory: Any
     state: Any
     cursor: Int[Array, " batch"]
+
+
+def within_room(x: Float[Array, "batch ..."], cursor: Int[Array, " batch"], room: int) -> Float[Array, "batch ..."]:
+    """x of the texts whose next word the cache has room for; NaN of the others, never silently wrong."""
+    return jnp.where((cursor < room).reshape(-1, *(1,) * (x.ndim - 1)), x, jnp.nan)

@@ -1,6 +1,7 @@
 """Masks: who may attend to whom, and the softmax that respects it.
 
-A mask is boolean, True = may attend, and broadcasts to the scores `[..., Q, K]`. It is either an
+A mask is boolean, True = may attend, and broadcasts to the scores `[..., Q, K]`: it has as many batch axes
+as they have, some perhaps of size 1, or none. One of a batch is not one of heads by accident. It is either an
 array or a `MaskRule`, an elementwise rule over query and key indices, from which any block can be
 made without ever holding the whole. Every constructor here gives a rule; `materialize` the array.
 """
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.ops.shapes import align_ranks, require_broadcast
+from attention_jax.ops.shapes import align_ranks, require_batch_count, require_broadcast
 
 
 @functools.partial(
@@ -131,6 +132,7 @@ def _with_mask(scores: Array, mask: Mask | None) -> tuple[Array, Array]:
         return scores_f32, jnp.ones((1,) * scores.ndim, bool)
     allowed = materialize(mask)
     require_broadcast("mask", allowed.shape, "scores", scores.shape)
+    require_batch_count("mask", allowed.shape, "scores", scores.shape)
     scores_f32, allowed = align_ranks(scores_f32, allowed)
     return scores_f32, allowed
 
@@ -157,9 +159,7 @@ def _causal(query_index, key_index, offset):
 
 
 def _near(query_index, key_index, window, offset):
-    distance, window = align_ranks(
-        _compare(jnp.subtract, key_index - query_index, _trailing(offset)), _trailing(window)
-    )
+    distance, window = _aligned(_compare(jnp.subtract, key_index - query_index, _trailing(offset)), _trailing(window))
     return jnp.abs(distance) <= window
 
 
@@ -175,7 +175,15 @@ def _same_segment(query_index, key_index, query_segments, key_segments):
 
 
 def _compare(operation: Callable, a: Array, b: Array) -> Array:
-    return operation(*align_ranks(a, b))
+    return operation(*_aligned(a, b))
+
+
+def _aligned(*parts: Array) -> tuple[Array, ...]:
+    """`align_ranks` of what says the same for the whole batch, or has as many batch axes as the others."""
+    largest = max(parts, key=jnp.ndim)
+    for part in parts:
+        require_batch_count("mask", jnp.shape(part), "others", jnp.shape(largest))
+    return align_ranks(*parts)
 
 
 def _conjunction(parts: list[Array]) -> Array:
@@ -184,7 +192,7 @@ def _conjunction(parts: list[Array]) -> Array:
     except ValueError:
         shapes = ", ".join(str(part.shape) for part in parts)
         raise ValueError(f"masks of shapes {shapes} do not combine: their axes do not broadcast.") from None
-    return functools.reduce(jnp.logical_and, align_ranks(*parts))
+    return functools.reduce(jnp.logical_and, _aligned(*parts))
 
 
 @dataclass(frozen=True)

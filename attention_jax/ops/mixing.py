@@ -40,5 +40,6 @@ def windowed_attention(
     n = query.shape[-2]
     places = jnp.arange(n)[:, None] + jnp.arange(-reach, reach + 1)[None]
     near_key, near_value = (jnp.take(side, jnp.clip(places, 0, n - 1), axis=-2) for side in (key, value))
-    mask = ((places >= 0) & (places < n))[:, None, :]
+    mask_Nx1xK = ((places >= 0) & (places < n))[:, None, :]
+    mask = jnp.expand_dims(mask_Nx1xK, tuple(range(query.ndim - 2)))
     return attend(query[..., None, :], near_key, near_value, mask=mask)[..., 0, :]

@@ -92,9 +92,10 @@ def rotate(
 
     Scores of turned queries and keys depend on i − j alone. `fraction` of the features is turned, the rest stay.
     `scaling` makes room for texts `factor` times `trained_length`: "interpolation" divides positions (Chen et al.
-    2023, eq. 4), "ntk" raises the base to base · factor^(f / (f − 2)), and "yarn" interpolates slow pairs alone,
-    with what is turned raised by 0.1 ln factor + 1 (Peng et al. 2023, §3.2–3.4). Raises ValueError for an odd number of
-    features, another scaling, a `factor` or trained length that it does not use, and for "yarn" without the latter.
+    2023, eq. 4), "ntk" raises the base to base · factor^(f / (f − 2)). "yarn" and "yarn_index" interpolate slow pairs
+    alone, and raise what is turned by 0.1 ln factor + 1: "yarn" is the paper's, by wavelengths (Peng et al. 2023,
+    §3.2–3.4), "yarn_index" that of its authors' code and of the common libraries, by the pairs' indices. Raises
+    ValueError for an odd number of features, another scaling, or a `factor` or trained length that it does not use.
     """
     turned = round(fraction * x.shape[-1])
     if not 0 < fraction <= 1:
@@ -107,7 +108,7 @@ def rotate(
         raise ValueError(f"scaling={scaling!r}: choose one of {', '.join(SCALINGS)}.")
     if factor <= 0 or (scaling == "none" and factor != 1):
         raise ValueError(f"factor={factor}, scaling={scaling!r}: a factor is more than 0, and goes with a scaling.")
-    if (scaling == "yarn") != (trained_length > 0):
+    if scaling.startswith("yarn") != (trained_length > 0):
         raise ValueError(f"trained_length={trained_length}, scaling={scaling!r}: yarn alone needs it, and needs it.")
     speeds, gain = SCALINGS[scaling](turned, base, factor, trained_length)
     angle = _angles(positions, speeds)
@@ -117,11 +118,34 @@ def rotate(
     return jnp.concatenate([pairs.reshape(*pairs.shape[:-2], turned).astype(x.dtype), x[..., turned:]], axis=-1)
 
 
+FEW, MANY = 1, 32  # turns over the trained length: yarn interpolates pairs that make fewer, keeps those that make more
+
+
 def _yarn(turned: int, base: float, factor: float, trained_length: int) -> tuple[Array, float]:
+    """Between `FEW` and `MANY` turns, as much is kept as there are turns (Peng et al. 2023, §3.2, α and β)."""
     speeds = frequencies(turned, base)
-    turns = trained_length * speeds / (2 * math.pi)  # over the trained length
-    kept = jnp.clip((turns - 1) / (32 - 1), 0, 1)  # α = 1 and β = 32, the paper's
+    turns = trained_length * speeds / (2 * math.pi)
+    kept = jnp.clip((turns - FEW) / (MANY - FEW), 0, 1)
     return (1 - kept) * speeds / factor + kept * speeds, 0.1 * math.log(factor) + 1
+
+
+def _yarn_index(turned: int, base: float, factor: float, trained_length: int) -> tuple[Array, float]:
+    """Between the pairs of `MANY` and of `FEW` turns, as much is interpolated as pairs lie behind (Peng et al.'s code).
+
+    Pair j turns L base^(−2j / f) / 2π times; the pairs' indices are rounded outwards.
+    """
+
+    if base <= 1:
+        raise ValueError(f"base={base}: scaling='yarn_index' needs a number more than 1.")
+
+    def pair(turns):
+        return turned * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base))
+
+    first, last = max(math.floor(pair(MANY)), 0), min(math.ceil(pair(FEW)), turned - 1)
+    width = last - first or 0.001
+    interpolated = jnp.clip((jnp.arange(turned // 2) - first) / width, 0, 1)
+    speeds = frequencies(turned, base)
+    return interpolated * speeds / factor + (1 - interpolated) * speeds, 0.1 * math.log(max(factor, 1)) + 1
 
 
 # scaling → (features turned, base, factor, trained length) → speed of each pair, and what queries and keys are times
@@ -133,6 +157,7 @@ SCALINGS: dict[str, Callable[[int, float, float, int], tuple[Array, float]]] = {
         1.0,
     ),
     "yarn": _yarn,
+    "yarn_index": _yarn_index,
 }
 
 

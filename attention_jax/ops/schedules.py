@@ -43,6 +43,9 @@ SCHEDULES: dict[str, Callable[[Step, Mapping], Rate]] = {
 }
 
 
+DECAYING = ("linear", "cosine")  # those that end at `decay_steps`
+
+
 def _warmup(step: Step, hyper: Mapping) -> Rate:
     return jnp.minimum((jnp.asarray(step, jnp.float32) + 1) / jnp.maximum(hyper["warmup_steps"], 1), 1)
 

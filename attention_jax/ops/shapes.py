@@ -46,6 +46,18 @@ def require_batch(**arrays: Array) -> None:
         ) from None
 
 
+def require_batch_count(name: str, shape: tuple[int, ...], target_name: str, target: tuple[int, ...]) -> None:
+    """Raise ValueError where `shape` has batch axes, but not as many as `target`: which of them it means is a guess.
+
+    Axes of size 1 do not count, since it is the same wherever they stand.
+    """
+    if len(shape) != len(target) and any(size != 1 for size in shape[:-2]):
+        raise ValueError(
+            f"{name} {shape} has batch axes {shape[:-2]} and the {target_name} {target} have {target[:-2]}: give it an "
+            f"axis of size 1 for each that it lacks, as {name}[:, None] for heads (of a rule, materialize it first)."
+        )
+
+
 def align_ranks(*arrays: Array) -> tuple[Array, ...]:
     """The arrays with axes of size one put in front, so that all have the rank of the largest."""
     rank = max(jnp.ndim(a) for a in arrays)

@@ -21,7 +21,7 @@ from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.machine import Profiler
 from attention_jax.training.checkpoints import Checkpoints, steps_in
 from attention_jax.training.loop import Hooks, NotFinite, Plan, Trainer, abstract_states, fit
-from attention_jax.training.optimizer import SCHEDULES
+from attention_jax.training.optimizer import DECAYING, SCHEDULES
 from attention_jax.training.state import TrainState, Variables
 
 FRACTIONS = ("b2", "dropout", "label_smoothing")
@@ -59,11 +59,25 @@ def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
             )
     if not numbers["clip_norm"]:
         raise UserError("config.optimizer.clip_norm=0: nothing would be learnt; 1e9 clips no gradient.")
+    _require_warmup_ends(config)
     numbers["decay_steps"] = numbers["decay_steps"] or config.train.steps
     return {name: jnp.float32(value) for name, value in numbers.items()} | {
         "seed": seed,
         "key": jax.random.fold_in(jax.random.key(seed), 1),
     }
+
+
+def _require_warmup_ends(config: ConfigDict) -> None:
+    """Raise UserError where training, or the decay of the learning rate, ends before its warm-up does."""
+    warmup, ends = config.optimizer.warmup_steps, {"train.steps": config.train.steps}
+    if config.optimizer.decay_steps and config.optimizer.schedule in DECAYING:
+        ends["optimizer.decay_steps"] = config.optimizer.decay_steps
+    for name, end in ends.items():
+        if warmup > end:
+            raise UserError(
+                f"config.optimizer.warmup_steps={warmup} is more than config.{name}={end}: the learning rate would "
+                "never reach its peak. Lower the one or raise the other."
+            )
 
 
 def train_run(config: ConfigDict, run: Run, together: Together) -> None:

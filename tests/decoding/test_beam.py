@@ -169,6 +169,7 @@ def test_every_translator_decodes_alike_greedily_in_a_beam_of_one_and_whatever_i
     one_by_one, narrow, wide = everything(SOURCE, LENGTHS)
     np.testing.assert_array_equal(narrow.tokens[:, 0], one_by_one)
     assert (wide.scores[:, :-1] >= wide.scores[:, 1:]).all()
+    assert np.isfinite(wide.scores).all()  # no step goes past the cache's room, of sentences that have ended neither
     padded = everything(jnp.pad(SOURCE[1:2], ((0, 1), (0, 3))), jnp.array([3, 0]))
     np.testing.assert_array_equal(padded[0][0], one_by_one[1])
     np.testing.assert_array_equal(padded[2].tokens[0], wide.tokens[1])

@@ -55,6 +55,7 @@ SMALL = {"encoder_layers": 1, "decoder_layers": 1, "width": 16, "feed_forward": 
 LITTLE = {
     "draws": 3,
     "learned.steps": 3,
+    "optimizer.warmup_steps": 2,
     "train.steps": 3,
     "train.evaluate_every": 3,
     "train.checkpoint_every": 3,
@@ -100,6 +101,7 @@ def short(name, variant, tmp_path):
     config.model.kwargs.update({key: size for key, size in SMALL.items() if key in config.model.kwargs})
     config.evaluate.examples = 1
     config.train.steps = config.train.evaluate_every = 3
+    config.optimizer.warmup_steps = 2
     return config
 
 

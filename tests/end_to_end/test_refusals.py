@@ -62,6 +62,14 @@ VALUES = {
     "seeds": ({"seeds": "()"}, ["config.seeds is empty"]),
     "same_seed": ({"seeds": "(1,1)"}, ["config.seeds=(1, 1)", "same seed twice"]),
     "odd_seed": ({"seeds": "('a',)"}, ["config.seeds=('a',)", "whole numbers"]),
+    "warmup": (
+        {"optimizer__warmup_steps": 41},
+        ["config.optimizer.warmup_steps=41 is more than config.train.steps=40"],
+    ),
+    "warmup_of_a_decay": (
+        {"optimizer__warmup_steps": 30, "optimizer__decay_steps": 20, "optimizer__schedule": "linear"},
+        ["config.optimizer.warmup_steps=30 is more than config.optimizer.decay_steps=20"],
+    ),
     "no_steps": ({"train__steps": 0}, ["config.train.steps=0", "1 or more"]),
     "no_log": ({"train__log_every": 0}, ["config.train.log_every=0", "1 or more"]),
     "dropout": ({"optimizer__dropout": 1.5}, ["config.optimizer.dropout=1.5", "less than 1"]),

@@ -293,8 +293,9 @@ def test_another_base_config_is_refused(sweeper):
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused(sweeper, overrides, message):
+    one = {"optimizer__warmup_steps": 1, "train__steps": 1, "train__evaluate_every": 1}
     with pytest.raises(UserError, match=message):
-        sweeper.run(grid("optimizer.learning_rate", (1e-2,)), train__steps=1, train__evaluate_every=1, **overrides)
+        sweeper.run(grid("optimizer.learning_rate", (1e-2,)), **one, **overrides)
 
 
 def test_what_changes_the_objective_is_not_compared_by_the_objective(sweeper):

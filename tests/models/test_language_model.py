@@ -17,7 +17,13 @@ SIZES = {
     "mixer": "attention", "reach": 2,
     "dropout_sites": ("residual", "attention"),
 }  # fmt: skip
-ALL = [*BUILDERS, "randomized_sinusoidal:longest=12", "rotary:scaling=yarn,factor=4,trained_length=8", "shaw:clip=2"]
+ALL = [
+    *BUILDERS,
+    "randomized_sinusoidal:longest=12",
+    "rotary:scaling=yarn,factor=4,trained_length=8",
+    "rotary:scaling=yarn_index,factor=4,trained_length=8",
+    "shaw:clip=2",
+]
 
 
 def make(name, **more):
@@ -37,6 +43,47 @@ def test_a_cached_step_says_what_the_whole_text_does(name):
     for place in range(TOKENS.shape[1]):
         logits, cache = step(TOKENS[:, place], cache)
         np.testing.assert_allclose(logits, whole[:, place], rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_step_past_the_caches_room_is_nan_for_the_text_that_takes_it_alone(name):
+    module, variables = make(name)
+    step = jax.jit(lambda tokens, cache: module.apply(variables, tokens, cache, method="step"))
+    cache = jax.jit(lambda: module.apply(variables, POSITIONS, method="init_cache"))()
+    for place in range(TOKENS.shape[1]):
+        before = cache
+        logits, cache = step(TOKENS[:, place], cache)
+    assert np.isfinite(logits).all()
+    uneven = before._replace(cursor=jnp.array([5, 6]))
+    past, _ = step(TOKENS[:, -1], uneven)
+    np.testing.assert_array_equal(past[0], logits[0])
+    assert np.isnan(past[1]).all()
+
+
+@pytest.mark.parametrize("mixer", ["attention", "window", *MIXERS])
+def test_what_is_not_valid_is_read_by_no_token_and_may_be_told_by_segments_where_layers_attend(mixer):
+    module, variables = make("none", mixer=mixer)
+    apply, valid = jax.jit(module.apply), jnp.ones((2, 8), bool).at[:, 2:4].set(False)
+    texts = jnp.pad(TOKENS, ((0, 0), (2, 0)), constant_values=7)
+    logits, other = (apply(variables, texts.at[:, 2:4].set(word), None, None, None, valid) for word in (3, 9))
+    np.testing.assert_array_equal(np.asarray(logits)[valid], np.asarray(other)[valid])
+    if mixer not in MIXERS:
+        same = apply(variables, texts, None, valid.astype(jnp.int32))
+        np.testing.assert_allclose(np.asarray(same)[valid], np.asarray(logits)[valid], rtol=1e-5, atol=1e-6)
+        with pytest.raises(ValueError, match="segments and valid are both given"):
+            module.apply(variables, TOKENS, None, jnp.ones_like(TOKENS), None, valid)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_bfloat16_logits_are_the_exact_product_of_what_is_multiplied_in_float32(is_tied):
+    module, variables = make("rotary", is_tied=is_tied, dtype=jnp.bfloat16, width=64)
+    found, kept = jax.jit(lambda: module.apply(variables, TOKENS, capture_intermediates=True))()
+    half = lambda array: np.asarray(array.astype(jnp.bfloat16), np.float64)  # noqa: E731
+    x, params = half(kept["intermediates"]["last_norm"]["__call__"][0]), variables["params"]
+    matrix = half(params["embedding"]["embedding"]).T if is_tied else half(params["logits"]["kernel"])
+    exact = x @ matrix + (0 if is_tied else half(params["logits"]["bias"]))
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize("name", ALL)

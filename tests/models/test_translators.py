@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from translators import INPUTS, LENGTHS, NAMES, SOURCE, build, fresh, trained
 
+from attention_jax.models.transformer import Transformer
 from attention_jax.ops.dropout import Dropout
 
 
@@ -39,6 +40,15 @@ def test_cached_steps_agree_with_teacher_forcing(model):
         np.testing.assert_array_equal(cache.cursor, t)
         logits, cache = step(INPUTS[:, t], cache)
         agree(logits, logits_of(model)[:, t])
+
+
+def test_a_step_past_the_caches_room_is_nan_for_the_sentence_that_takes_it_alone(model):
+    module, variables = model
+    memory = module.apply(variables, SOURCE, LENGTHS, method="encode")
+    cache = module.apply(variables, memory, 4, method="init_cache")._replace(cursor=jnp.array([3, 4, 9]))
+    logits = module.apply(variables, INPUTS[:, 0], cache, method="step")[0]
+    has_room = [True, *[not isinstance(module, Transformer)] * 2]  # a recurrent state has room for any length
+    np.testing.assert_array_equal(np.isfinite(logits), np.broadcast_to(np.array(has_room)[:, None], logits.shape))
 
 
 def test_a_sentence_does_not_depend_on_its_padding_or_its_neighbours(model):
@@ -79,10 +89,11 @@ def test_a_population_is_a_vmap_over_keys(name):
     agree(logits[1], logits_of((module, fresh(module, keys[1]))))
 
 
-def test_bfloat16_computes_in_bfloat16_with_float32_parameters(model):
+def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_hands_on_unrounded_logits(model):
     module, variables = model
     half = logits_of((module.clone(dtype=jnp.bfloat16), variables))
-    assert half.dtype == jnp.bfloat16
+    assert half.dtype == jnp.float32
+    assert (half != half.astype(jnp.bfloat16)).mean() > 0.5
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
     full = np.asarray(logits_of(model))
     assert np.abs(np.asarray(half, np.float32) - full).mean() < 0.05 * np.abs(full).max()

@@ -85,6 +85,28 @@ def test_batch_axes_that_do_not_broadcast_are_refused():
         segment_mask(SEGMENTS, KEY_SEGMENTS[:2])
 
 
+def test_a_mask_of_sentences_is_not_one_of_heads_where_they_are_as_many():
+    scores, lengths = jnp.zeros((3, 3, Q, K)), valid_lens_mask(LENGTHS, K)
+    message = r"mask \(3, 1, 7\) has batch axes \(3,\) and the scores \(3, 3, 5, 7\) have \(3, 3\): .* mask\[:, None\]"
+    for normalize in (masked_softmax, masked_normalize):
+        with pytest.raises(ValueError, match=message):
+            normalize(scores, lengths)
+    with pytest.raises(ValueError, match=r"mask \(3, 1, 7\) has batch axes \(3,\) and the others \(3, 3, 5, 7\)"):
+        combine(jnp.ones(scores.shape, bool), lengths)
+    with pytest.raises(ValueError, match=r"mask \(3, 1, 1\) has batch axes \(3,\) and the others \(3, 3, 5, 7\)"):
+        materialize(window_mask(Q, K, LENGTHS, jnp.zeros((3, 3), int)))
+    each = masked_softmax(scores, materialize(lengths)[:, None])
+    np.testing.assert_array_equal(each[1, :, :, 3:], 0)
+    np.testing.assert_allclose(each[1, :, :, :3], 1 / 3, rtol=1e-6)
+    np.testing.assert_array_equal(jax.vmap(masked_softmax)(scores, lengths.block(jnp.arange(1), jnp.arange(K))), each)
+
+
+@pytest.mark.parametrize("shape", [(Q, K), (1, K), (1, Q, K), (1, 1, Q, K), (3, 1, 1, K), (3, 2, Q, K)])
+def test_a_mask_has_the_scores_batch_axes_or_none(shape):
+    weights = masked_softmax(jnp.zeros((3, 2, Q, K)), jnp.ones(shape, bool))
+    np.testing.assert_allclose(weights, 1 / K, rtol=1e-6)
+
+
 def test_combining_nothing_is_no_mask():
     assert combine() is None
     assert combine(None, None) is None

@@ -11,6 +11,7 @@ from attention_jax.ops.masking import causal_mask
 from attention_jax.ops.pooling import attention_weights
 from attention_jax.ops.positions import (
     ENCODINGS,
+    SCALINGS,
     Spec,
     alibi_slopes,
     binary,
@@ -113,6 +114,40 @@ def test_scalings_make_room_as_they_say(random):
     np.testing.assert_allclose(yarn[:, :2], at(40)[:, :2], atol=1e-5)
     np.testing.assert_allclose(yarn[:, 6:], at(10)[:, 6:], atol=1e-5)
     np.testing.assert_allclose(at(40, scaling="yarn", factor=1.0, trained_length=400), at(40), atol=1e-6)
+
+
+def yarn_index_oracle(size, base, factor, trained_length):
+    """Speeds one pair at a time, as YaRN's authors' code has them."""
+
+    def dimension(rotations):
+        return size * math.log(trained_length / (rotations * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = max(math.floor(dimension(32)), 0), min(math.ceil(dimension(1)), size - 1)
+    if low == high:
+        high += 0.001
+    speeds = []
+    for pair in range(size // 2):
+        ramp = min(max((pair - low) / (high - low), 0), 1)
+        speed = base ** (-2 * pair / size)
+        speeds.append(speed / factor * ramp + speed * (1 - ramp))
+    return np.array(speeds)
+
+
+@pytest.mark.parametrize(
+    ("size", "base", "factor", "trained_length"),
+    [(32, 1e4, 4.0, 64), (128, 1e4, 8.0, 4096), (64, 5e5, 2.0, 8192), (8, 1e4, 4.0, 7), (16, 100.0, 4.0, 100_000)],
+)
+def test_yarn_by_index_is_its_authors_code_pair_by_pair(size, base, factor, trained_length):
+    speeds, gain = SCALINGS["yarn_index"](size, base, factor, trained_length)
+    np.testing.assert_allclose(speeds, yarn_index_oracle(size, base, factor, trained_length), rtol=1e-5)
+    assert gain == pytest.approx(0.1 * math.log(factor) + 1)
+
+
+def test_yarns_two_ramps_are_two_encodings():
+    of_paper, of_code = (SCALINGS[name](32, 1e4, 4.0, 64)[0] for name in ("yarn", "yarn_index"))
+    np.testing.assert_allclose(of_paper[:3], [0.472, 0.205, 0.096], atol=5e-4)
+    np.testing.assert_allclose(of_code[:3], [1.0, 0.478, 0.221], atol=5e-4)
+    np.testing.assert_allclose(of_code[5:], of_paper[5:], rtol=1e-6)  # both interpolate the slow ones
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16])
@@ -291,6 +326,7 @@ def test_what_cannot_extrapolate_is_refused_by_name():
         (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), factor=2.0), "a factor is more than 0, and goes with"),
         (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), scaling="yarn"), "trained_length=0, scaling='yarn'"),
         (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), scaling="more"), "scaling='more': choose one of none, inter"),
+        (lambda: SCALINGS["yarn_index"](4, 1.0, 2.0, 8), "base=1.0: scaling='yarn_index' needs a number more than 1"),
     ],
 )
 def test_what_is_not_defined_is_refused_with_where_it_is(call, message):
