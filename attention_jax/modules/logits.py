@@ -3,10 +3,11 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 
-def logits_layer(vocabulary: int, dtype: jnp.dtype, param_dtype: jnp.dtype) -> nn.Dense:
+def logits_layer(vocabulary: int, dtype: DTypeLike, param_dtype: DTypeLike) -> nn.Dense:
     """x W + b for each word of the vocabulary, in float32 whatever `dtype` the operands are rounded to."""
     return nn.Dense(vocabulary, dtype=dtype, param_dtype=param_dtype, dot_general=_accumulated)
 
