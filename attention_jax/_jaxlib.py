@@ -31,8 +31,7 @@ def mend() -> None:
     in the persistent compilation cache, whose keys hold them.
     """
     given = _given()
-    options = dict.fromkeys(MENDED_BY[name] for name in MENDED_BY if _version(name) in FAULTY)
-    missing = [FLAGS[option] for option in options if option not in given]
+    missing = [FLAGS[option] for option in needed() if option not in given]
     if missing and _is_started():
         warnings.warn(
             f"jaxlib {_version('jaxlib')} computes wrongly on a CPU, or slowly on a GPU, unless told not to before it "
@@ -42,6 +41,11 @@ def mend() -> None:
         )
     elif missing:
         os.environ["XLA_FLAGS"] = " ".join([given, *missing]).strip()
+
+
+def needed() -> list[str]:
+    """The options that mend the installed releases."""
+    return list(dict.fromkeys(option for name, option in MENDED_BY.items() if _version(name) in FAULTY))
 
 
 def _given() -> str:
