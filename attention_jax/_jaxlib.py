@@ -27,8 +27,8 @@ MENDED_BY = {"jaxlib": FUSION, "jax-cuda12-pjrt": ATOMICS, "jax-cuda13-pjrt": AT
 def mend() -> None:
     """Add to XLA_FLAGS what the installed releases need and the user has not set; a warning where JAX has started.
 
-    Then the flags stay as they are: they could not act any more, and would only mark what is compiled wrongly as right
-    in the persistent compilation cache, whose keys hold them.
+    JAX reads them once, when it starts. They are in the keys of its compilation cache, which therefore hands out no
+    program that was compiled without them.
     """
     given = _given()
     missing = [FLAGS[option] for option in needed() if option not in given]
