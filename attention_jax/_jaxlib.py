@@ -27,12 +27,11 @@ MENDED_BY = {"jaxlib": FUSION, "jax-cuda12-pjrt": ATOMICS, "jax-cuda13-pjrt": AT
 def mend() -> None:
     """Add to XLA_FLAGS what the installed releases need and the user has not set; a warning where JAX has started.
 
-    Then the flags stay as they are: they could not act any more, and would only mark what is compiled wrongly as right
-    in the persistent compilation cache, whose keys hold them.
+    JAX reads them once, when it starts. They are in the keys of its compilation cache, which therefore hands out no
+    program that was compiled without them.
     """
     given = _given()
-    options = dict.fromkeys(MENDED_BY[name] for name in MENDED_BY if _version(name) in FAULTY)
-    missing = [FLAGS[option] for option in options if option not in given]
+    missing = [FLAGS[option] for option in needed() if option not in given]
     if missing and _is_started():
         warnings.warn(
             f"jaxlib {_version('jaxlib')} computes wrongly on a CPU, or slowly on a GPU, unless told not to before it "
@@ -42,6 +41,11 @@ def mend() -> None:
         )
     elif missing:
         os.environ["XLA_FLAGS"] = " ".join([given, *missing]).strip()
+
+
+def needed() -> list[str]:
+    """The options that mend the installed releases."""
+    return list(dict.fromkeys(option for name, option in MENDED_BY.items() if _version(name) in FAULTY))
 
 
 def _given() -> str:

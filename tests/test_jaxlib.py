@@ -49,8 +49,9 @@ def test_after_importing_the_package_alone_everything_is_computed_rightly():
 
 @pytest.mark.parametrize("statements", ["import launch", "import experiments._table", "import configs.nmt"])
 def test_whatever_is_started_has_the_flag_before_jax_starts(statements):
-    flags, _ = flags_after_import("", statements)
+    flags, err = flags_after_import("", statements)
     assert (_jaxlib.FUSION in flags) == IS_FAULTY
+    assert "RuntimeWarning" not in err
 
 
 def test_the_package_does_not_import_jax():
@@ -61,9 +62,7 @@ def test_the_package_does_not_import_jax():
 def test_where_jax_was_started_before_the_package_warns_and_leaves_the_flags():
     flags, err = flags_after_import("", "import jax; jax.devices()")
     assert flags == ""
-    assert (
-        "<string>:1: RuntimeWarning: jaxlib" in err and "import attention_jax before JAX is used" in err
-    ) == IS_FAULTY
+    assert ("<string>:1: RuntimeWarning: jaxlib" in err) == IS_FAULTY
 
 
 def test_jax_may_be_imported_before_where_it_was_not_started():
@@ -73,11 +72,11 @@ def test_jax_may_be_imported_before_where_it_was_not_started():
 
 
 def test_the_users_own_flags_stay(tmp_path):
-    added = f" {_jaxlib.FLAGS[_jaxlib.FUSION]}" if IS_FAULTY else ""
+    added = "".join(f" {_jaxlib.FLAGS[option]}" for option in _jaxlib.needed())
     given = "--xla_force_host_platform_device_count=3"
     assert flags_after_import(given)[0] == given + added
     own = f"--{_jaxlib.FUSION}=-dot"
-    assert flags_after_import(own)[0] == own
+    assert [flag for flag in flags_after_import(own)[0].split() if _jaxlib.FUSION in flag] == [own]
     file = tmp_path / "flags"
     file.write_text(f"{given}\n")
     assert flags_after_import(str(file))[0] == (given + added if added else str(file))
@@ -122,7 +121,7 @@ def test_a_program_compiled_without_the_flag_is_not_handed_out_by_the_compilatio
     assert right.stdout == "0\n", (wrong.stdout, right.stderr)
 
 
-@pytest.mark.skipif(jax.default_backend() == "cpu", reason="no accelerator: JAX_PLATFORMS=cuda runs this on a GPU")
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="no GPU: JAX_PLATFORMS=cuda runs this where there is one")
 def test_the_gradient_of_an_embedding_takes_no_longer_than_that_of_a_product_with_one_hot_vectors():
     vocabulary, width, tokens = 8_000, 255, 40_960  # atomic additions come in fours where the width allows it
     table, outer = jnp.zeros((vocabulary, width)), jnp.ones((tokens, width))
