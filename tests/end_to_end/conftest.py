@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from support import ROOT
+from sweeper import Sweeper
 
 from attention_jax.data.grammar import sentence_pairs
 
@@ -125,3 +126,8 @@ def finished(tmp_path_factory):
     process = launcher.run(folder / "run")
     assert process.returncode == 0, process.err
     return launcher, folder / "run", process
+
+
+@pytest.fixture
+def sweeper(tmp_path, capsys):
+    return Sweeper(tmp_path)

@@ -1,0 +1,150 @@
+"""A run killed, stopped, damaged, extended or started from another goes on as it should."""
+
+import json
+import re
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+CLOCK = ("seconds", "train.step_seconds")
+
+
+def parameters(folder):
+    """Every array of the newest checkpoint, by name."""
+    import orbax.checkpoint as ocp
+
+    step = max(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+    tree = ocp.StandardCheckpointer().restore(folder.absolute() / "checkpoints" / str(step) / "default")
+    return step, tree
+
+
+def assert_same_run(one, other):
+    (step, tree), (other_step, other_tree) = parameters(one), parameters(other)
+    assert step == other_step
+    jax.tree.map(np.testing.assert_array_equal, tree, other_tree)
+    for first, second in zip(*(metrics(folder) for folder in (one, other)), strict=True):
+        assert first == second
+
+
+def metrics(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in CLOCK} for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_step", [12, 28])
+def test_a_run_killed_at_any_moment_goes_on_to_the_same_result(finished, tmp_path, at_step):
+    launcher, unbroken, _ = finished
+    killed = launcher.interrupt("SIGKILL", tmp_path / "run", at_step)
+    assert killed.returncode == -9
+    assert not (tmp_path / "run" / "result.json").exists()
+    resumed = launcher.run(tmp_path / "run")
+    assert resumed.returncode == 0, resumed.err
+    assert "resuming at step" in resumed.err
+    assert_same_run(tmp_path / "run", unbroken)
+
+
+def test_what_a_run_reports_does_not_depend_on_what_is_left_of_its_log(finished, tmp_path):
+    launcher, unbroken, _ = finished
+    log = (unbroken / "metrics.jsonl").read_text()
+    for number, left in enumerate((None, log[:500], log.replace('"step": 24', '"step": 42'))):
+        folder = tmp_path / str(number)
+        shutil.copytree(unbroken, folder)
+        (folder / "result.json").unlink()
+        (folder / "metrics.jsonl").unlink() if left is None else (folder / "metrics.jsonl").write_text(left)
+        process = launcher.run(folder)
+        assert process.returncode == 0, process.err
+        assert (folder / "metrics.jsonl").read_text() == log
+        result, whole = (json.loads((run / "result.json").read_text()) for run in (folder, unbroken))
+        own = {name: whole[name] for name in ("seconds", "command")}  # its wall time goes on, in a folder of its own
+        assert {**result, **own} == whole
+
+
+def test_a_flipped_byte_in_the_newest_checkpoint_gives_the_numbers_of_the_one_before_and_says_so(finished, tmp_path):
+    launcher, unbroken, _ = finished
+    shutil.copytree(unbroken, tmp_path / "w")
+    newest = tmp_path / "w" / "checkpoints" / "40"
+    largest = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    damaged = bytearray(largest.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    largest.write_bytes(damaged)
+    flipped = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
+    assert flipped.returncode == 0, flipped.err
+    said = f"{newest}: cannot be read ({largest.relative_to(newest)}: its digest is not what was saved); using the one"
+    assert said in flipped.err
+    assert "Traceback" not in flipped.err
+    shutil.rmtree(newest)
+    assert launcher.run(tmp_path / "w", "--mode=evaluate", config="").out == flipped.out
+
+
+@pytest.mark.slow
+def test_a_run_of_a_version_that_kept_nothing_beside_its_checkpoints_ends_without_its_log(finished, tmp_path):
+    launcher, unbroken, _ = finished
+    folder = tmp_path / "w"
+    shutil.copytree(unbroken, folder)
+    for path in (folder / "checkpoints").iterdir():
+        (path / "about.json").unlink()
+        (path / "_CHECKPOINT_METADATA").write_text("{}")
+    (folder / "metrics.jsonl").unlink()
+    (folder / "result.json").unlink()
+    process = launcher.run(folder)
+    assert process.returncode == 0, process.err
+    result, whole = (json.loads((run / "result.json").read_text()) for run in (folder, unbroken))
+    assert result["train"]["loss"] is None
+    assert result["validation"] == whole["validation"]
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
+def test_a_run_asked_to_stop_saves_says_how_to_go_on_and_does(finished, tmp_path, how):
+    launcher, unbroken, _ = finished
+    long = {"train__steps": 4000, "train__checkpoint_every": 4000}
+    stopped = launcher.interrupt(how, tmp_path / "run", 4, **long)
+    assert stopped.returncode == 130, stopped.err
+    assert re.search(r"stopped and saved at step \d+ of 4,000. The same command goes on from there.", stopped.err)
+    step = parameters(tmp_path / "run")[0]
+    assert step >= 4
+    resumed = launcher.interrupt("SIGINT", tmp_path / "run", step // 4 * 4 + 8, **long)
+    assert f"resuming at step {step}" in resumed.err
+    assert metrics(tmp_path / "run")[:3] == metrics(unbroken)[:3]
+
+
+@pytest.mark.slow
+def test_a_finished_run_goes_on_when_its_steps_are_raised(finished, tmp_path):
+    launcher, folder, _ = finished
+    shutil.copytree(folder, tmp_path / "run")
+    longer = launcher.run(tmp_path / "run", train__steps=48)
+    assert longer.returncode == 0, longer.err
+    assert "resuming at step 40" in longer.err
+    assert parameters(tmp_path / "run")[0] == 48
+
+
+@pytest.mark.slow
+def test_a_run_can_start_from_anothers_parameters_and_vocabulary(finished, tmp_path):
+    launcher, folder, _ = finished
+    tuned = launcher.run(tmp_path / "run", train__init_from=folder, train__steps=4, optimizer__learning_rate=0.0)
+    assert tuned.returncode == 0, tuned.err
+    values = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert values["validation"]["loss"] == json.loads((folder / "result.json").read_text())["validation"]["loss"]
+
+
+@pytest.mark.slow
+def test_starting_from_another_run_survives_a_kill_before_the_first_checkpoint(finished, tmp_path):
+    launcher, folder, _ = finished
+    flags = {"train__init_from": folder, "train__checkpoint_every": 4000, "train__log_every": 1, "train__steps": 4000}
+    unchanged = {**flags, "optimizer__learning_rate": 0.0, "optimizer__dropout": 0.0}
+    first = launcher.interrupt("SIGKILL", tmp_path / "run", 2, **unchanged)
+    assert first.returncode == -9
+    before = metrics(tmp_path / "run")[:2]
+    launcher.interrupt("SIGKILL", tmp_path / "run", 2, **unchanged)
+    assert metrics(tmp_path / "run")[:2] == before
+
+
+def test_starting_from_another_kind_of_model_is_refused(finished, tmp_path):
+    launcher, folder, _ = finished
+    process = launcher.run(tmp_path / "run", train__init_from=folder, model__kwargs__hidden=16)
+    assert process.returncode == 1
+    assert "error: config.train.init_from" in process.err
+    assert "Traceback" not in process.err
+    assert not (tmp_path / "run").exists()

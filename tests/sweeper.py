@@ -1,0 +1,82 @@
+"""Sweeps in this process, over a tiny corpus of their own."""
+
+import csv
+import time
+
+import experiments
+from attention_jax.data.grammar import sentence_pairs
+from attention_jax.runs import sweeps
+from attention_jax.runs.experiment import Request
+from attention_jax.runs.modes import MODES
+from attention_jax.sweeps.space import grid, product, seeds
+from configs import nmt
+
+TINY = {
+    "data.min_count": 1,
+    "data.validation": 5,
+    "data.test": 5,
+    "data.max_length": 12,
+    "data.buckets": (12,),
+    "data.batch_tokens": 96,
+    "optimizer.warmup_steps": 4,
+    "train.steps": 24,
+    "train.steps_per_call": 4,
+    "train.log_every": 6,
+    "train.evaluate_every": 12,
+    "train.checkpoint_every": 6,
+    "train.best_by": "validation.loss",
+}
+SMALL = {
+    "bahdanau": {"model.kwargs.embedding": 8, "model.kwargs.hidden": 8},
+    "transformer_book": {
+        "model.kwargs.encoder_layers": 1,
+        "model.kwargs.decoder_layers": 1,
+        "model.kwargs.width": 8,
+        "model.kwargs.feed_forward": 8,
+        "model.kwargs.heads": 2,
+        "model.kwargs.kv_heads": 2,
+    },
+}
+RATES = product(grid("optimizer.learning_rate", (1e-2, 3e-3)), seeds(2))
+CLOCK = ("seconds", "a step", "tokens a second")  # columns of what was measured with a clock
+
+
+class Sweeper:
+    """`--mode=sweep` in this process, over a tiny corpus of its own."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.pairs = folder / "pairs.txt"
+        lines = (f"{pair.source}\t{pair.target}\n" for pair in sentence_pairs(1, 40))
+        self.pairs.write_text("".join(lines), encoding="utf-8")
+
+    def config(self, model="bahdanau", **overrides):
+        config = nmt.get_config(f"{model},tsv")
+        values = {**TINY, **SMALL[model], "data.path": str(self.pairs)}
+        values |= {name.replace("__", "."): value for name, value in overrides.items()}
+        config.update_from_flattened_dict(values)
+        return config.lock()
+
+    def run(self, space, workdir="sweep", mode="sweep", config=None, **overrides):
+        config = self.config(**overrides) if config is None else config
+        request = Request(config, self.folder / workdir, time.perf_counter(), False)
+        request = request._replace(space=lambda: space, configure=lambda variant: config)
+        MODES[mode](experiments.load(config.experiment), request)
+
+    def alone(self, config):
+        path = self.folder / "alone"
+        MODES["train"](experiments.load(config.experiment), Request(config, path, time.perf_counter(), False))
+        return path
+
+    def results(self, workdir="sweep"):
+        """Each cell's result by its overrides."""
+        sweep = sweeps.open_sweep(experiments.load("nmt"), self.folder / workdir)
+        return {repr(cell.overrides): sweeps.read_result(sweep.cell(name)) for name, cell in sweep.plan.cells.items()}
+
+    def cells(self, workdir="sweep"):
+        return sorted((self.folder / workdir / "cells").iterdir())
+
+    def table(self, workdir="sweep"):
+        """The table without what was measured with a clock."""
+        with open(self.folder / workdir / "table.csv", encoding="utf-8") as file:
+            return [{k: v for k, v in row.items() if k not in CLOCK} for row in csv.DictReader(file)]
