@@ -120,7 +120,7 @@ def test_accuracy_is_that_of_a_loop_over_the_held_out_texts():
     found = source.measure(model)(variables, config)
     from experiments._algorithmic import _held_out
 
-    tokens, _ = _held_out(config.data, 12, 8)
+    tokens = _held_out(config.data, 12, 8).tokens
     guesses = np.argmax(model.apply(variables, tokens), -1)
     right, whole = [], []
     for text, guess in zip(np.asarray(tokens), guesses, strict=True):

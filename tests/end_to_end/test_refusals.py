@@ -76,7 +76,10 @@ VALUES = {
     "clip": ({"optimizer__clip_norm": 0.0}, ["config.optimizer.clip_norm=0", "nothing would be learnt"]),
     "negative": ({"data__validation": -1}, ["config.data.validation=-1", "0 or more"]),
     "hidden": ({"model__kwargs__hidden": 0}, ["config.model.kwargs: hidden=0"]),
-    "no_validation": ({"data__validation": 0}, ["config.train.best_by='validation.bleu'", "choose one of train.loss"]),
+    "no_validation": (
+        {"data__validation": 0},
+        ["config.train.best_by='validation.bleu'", "choose one of train.nll, train.loss"],
+    ),
     "nothing_fits": ({"data__max_length": 2, "data__on_long": "skip"}, ["max_length=2", "raise it"]),
     "vocabulary": ({"data__vocabulary": 4}, ["config.data.vocabulary=4", "<unk>"]),
     "folder": ({"data__path": "/tmp"}, ["/tmp: a folder"]),

@@ -99,7 +99,7 @@ def test_a_run_of_a_version_that_kept_nothing_beside_its_checkpoints_ends_withou
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
 def test_a_run_asked_to_stop_saves_says_how_to_go_on_and_does(finished, tmp_path, how):
     launcher, unbroken, _ = finished
-    long = {"train__steps": 4000, "train__checkpoint_every": 4000}
+    long = {"train__steps": 4000, "train__checkpoint_every": 4000, "optimizer__decay_steps": 40}  # rates as unbroken
     stopped = launcher.interrupt(how, tmp_path / "run", 4, **long)
     assert stopped.returncode == 130, stopped.err
     assert re.search(r"stopped and saved at step \d+ of 4,000. The same command goes on from there.", stopped.err)

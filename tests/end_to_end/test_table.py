@@ -27,6 +27,7 @@ KEPT = {
 @pytest.fixture
 def keep(tmp_path, monkeypatch):
     """Keep results of a model with some BLEU, a seed each."""
+    flags.FLAGS.mark_as_parsed()
     monkeypatch.setattr(_results, "RESULTS", tmp_path)
     monkeypatch.setattr(_table, "FIGURES", tmp_path)
 
@@ -40,7 +41,6 @@ def keep(tmp_path, monkeypatch):
 
 
 def test_the_table_is_printed_and_drawn_from_the_kept_results(keep, capsys, tmp_path):
-    flags.FLAGS.mark_as_parsed()
     keep("bahdanau", 39.04)
     keep("seq2seq", 21.0)
     _table.main([])
