@@ -39,6 +39,7 @@ from attention_jax.runs.folder import read_config
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.machine import set_up
 from attention_jax.runs.modes import MODES
+from attention_jax.runs.provenance import provenance
 from attention_jax.runs.sweeps import is_sweep
 
 ROOT = Path(__file__).resolve().parent
@@ -70,6 +71,7 @@ DEBUG_NANS = flags.DEFINE_bool("debug_nans", False, "Stop with a traceback where
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise UserError(f"{argv[1]}: not a flag; flags begin with --.")
+    provenance()  # of the code as it is now
     workdir = Path(WORKDIR.value or _default_workdir())
     config = CONFIG.value if CONFIG.value is not None else read_config(workdir)
     if config is None:

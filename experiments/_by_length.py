@@ -15,7 +15,8 @@ TASK = "translation"
 
 def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) -> Conclusion:
     """Curves of test BLEU by source length, and the order of settings by test BLEU."""
-    if not any("test" in member for cell in cells for member in cell.result["members"]):
+    cells = [cell for cell in cells if cell.result["status"] == "diverged" or "test" in cell.result["members"][0]]
+    if all(cell.result["status"] == "diverged" for cell in cells):
         return Conclusion({"orders": {}}, [], [])
     names = settings_of(config, cells, TASK)
     scores = gather(config, cells, names, TASK, _measured)

@@ -12,9 +12,8 @@ import datetime
 import functools
 import json
 import re
-import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ NAME = flags.DEFINE_string("name", "", "The name that it is kept by.")
 PACKAGES = ("attention_jax", "experiments", "configs", "launch")
 SHOWN = 3  # files that are named
 NOT_KEPT = ("data",)  # of a result
+LOCAL = (("data", "path"), ("train", "init_from"))  # of a config: where things are
 
 
 def main(argv: list[str]) -> None:
@@ -38,7 +38,12 @@ def main(argv: list[str]) -> None:
         path = Path(KEEP.value)
         if not (path / "result.json").is_file():
             sys.exit(f"error: --keep={path}: no result.json there; finish the run first.")
-        write(NAME.value, json.loads((path / "result.json").read_text(encoding="utf-8")) | evidence(path))
+        if (RESULTS / f"{NAME.value}.json").exists():
+            sys.exit(f"error: --name={NAME.value}: is kept already; remove it first.")
+        result = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        if not {"code", "command"} <= set(result):
+            sys.exit(f"error: --keep={path}: its result does not say which code made it; run it again.")
+        write(NAME.value, result | evidence(path))
     rows = [_row(path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(RESULTS.glob("*.json"))]
     print(tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True))
 
@@ -49,7 +54,7 @@ def _row(name: str, kept: Mapping[str, Any]) -> dict[str, str]:
     return {
         "answer": name,
         "date": kept["date"],
-        "commit": commit + (" and changes" if kept["code"]["changed"] else ""),
+        "commit": (commit or "none") + (" and changes" if kept["code"]["changed"] else ""),
         "code since": _shown(changed),
     }
 
@@ -77,13 +82,14 @@ def evidence(workdir: Path) -> dict[str, Any]:
     """
     config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
     result = json.loads((workdir / "result.json").read_text(encoding="utf-8"))
-    command = [part for part in shlex.split(result["command"]) if not re.match("--workdir|--mode=work", part)]
-    if path := config.get("data", {}).get("path"):
-        config["data"]["path"] = Path(path).name
-        command = [part.replace(path, Path(path).name) for part in command]
+    command = re.sub(r" --workdir[= ]\S+", "", result["command"])
+    for section, key in LOCAL:
+        if path := config.get(section, {}).get(key):
+            config[section][key] = Path(path).name
+            command = command.replace(path, Path(path).name)
     return {
         "config": config,
-        "command": shlex.join(command),
+        "command": command,
         "date": str(datetime.date.fromtimestamp((workdir / "result.json").stat().st_mtime)),
     }
 
@@ -119,12 +125,13 @@ def _imports(path: str) -> Iterator[str]:
         yield from (name for name in names if name.split(".")[0] in PACKAGES)
 
 
-def changes(commit: str, paths: Iterable[str]) -> list[str] | None:
+def changes(commit: str, paths: Sequence[str]) -> list[str] | None:
     """Which files say something else than at a commit; None where the commit is not known."""
-    edited = git("diff", "--name-only", commit, "--", *paths)
-    if not commit or edited is None:
+    there, edited = (git(asked, "--name-only", commit, "--", *paths) for asked in ("ls-tree", "diff"))
+    if not commit or there is None or edited is None:
         return None
-    return [path for path in edited.split() if not _says_the_same(commit, path)]
+    new = set(paths) - set(there.split())
+    return [path for path in sorted({*edited.split(), *new}) if path in new or not _says_the_same(commit, path)]
 
 
 def _says_the_same(commit: str, path: str) -> bool:

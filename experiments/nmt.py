@@ -356,4 +356,5 @@ EXPERIMENT = Experiment(
     dynamic=DYNAMIC,
     flops=lambda config, folder: _cost(config, *open_corpus(config, folder))["flops"],
     conclude=conclude,
+    compared_by=("train.nll", "validation.perplexity_per_word", "validation.bleu"),
 )

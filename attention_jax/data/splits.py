@@ -41,11 +41,14 @@ def by_source(read: Read, train: int, validation: int, test: int, seed: int, tak
 def in_order(read: Read, train: int, validation: int, test: int, seed: int, taken: Collection[str] = ()) -> Assigned:
     """The first `train` pairs; then, among sentences not seen before, the next `validation` and `test` pairs."""
     del seed
-    home = dict.fromkeys(taken, "train")  # as if they were seen before
+    home: dict[str, str] = {}
     left = {"train": train, "validation": validation, "test": test}
     count = 0
     for pair in read():
         count += 1
+        if sentence_key(pair) in taken:
+            yield "train" if left["train"] else REST, pair  # where it would be, for who leaves it out
+            continue
         name = next((name for name in left if left[name] > 0), REST)
         if name != REST and home.setdefault(sentence_key(pair), name) != name:
             name = REST

@@ -5,7 +5,7 @@ Every direction and bound is read from here, and a name that no row matches is a
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -73,13 +73,14 @@ METRICS = (
     Metric("*seconds", LESS, 0, math.inf, "seconds"),
 )
 
-# Keys of a config that make the objective that a model is trained for.
+# Keys of a config that make the objective that a model is trained for, and those that make what a token is.
 OBJECTIVE = (
     "optimizer.dropout",
     "optimizer.label_smoothing",
     "model.dropout_sites",
     "model.kwargs.dropout_sites",
 )
+TOKENS = ("data.tokenizer", "data.vocabulary", "data.min_count", "data.joint_vocabulary")
 
 
 def metric(name: str, key: str = "") -> Metric:
@@ -101,17 +102,23 @@ def require_direction(name: str, key: str) -> None:
         raise UserError(f"config.{key}={name!r}: neither more nor less of it is better, so that nothing can be chosen.")
 
 
-def require_comparable(name: str, key: str, configs: Sequence[Mapping[str, Any]], instead: Iterable[str]) -> None:
-    """Raise UserError where flat configs differ in their objective and the metric is of the objective.
+def require_comparable(name: str, key: str, configs: Sequence[Mapping[str, Any]], others: Sequence[str]) -> None:
+    """Raise UserError where flat configs differ in what the metric's unit is made of, so that it compares no models.
 
-    The first of `instead` that is not of the objective is the metric that the message names.
+    That is their objective, for a metric of the objective; and their tokens, for one that is a token's. The message
+    names the first of `others` that compares them.
     """
-    if not metric(name, key).of_objective:
-        return
-    changed = [part for part in OBJECTIVE if len({repr(config.get(part)) for config in configs}) > 1]
-    if changed:
-        better = next(other for other in instead if not metric(other).of_objective)
+    if changed := _incomparable(name, key, configs):
+        better = [other for other in others if not _incomparable(other, key, configs)]
+        advice = f"Compare by another metric: --config.{key}={better[0]}." if better else "Nothing here compares them."
         raise UserError(
-            f"config.{key}={name!r}: settings differ in {', '.join(changed)}, which {name} holds: it would rank "
-            f"objectives, not models. Compare by another metric: --config.{key}={better}."
+            f"config.{key}={name!r}: settings differ in {', '.join(changed)}, which changes what {name} measures and "
+            f"not only how well a model does. {advice}"
         )
+
+
+def _incomparable(name: str, key: str, configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys in which configs differ so that a metric does not compare them."""
+    row = metric(name, key)
+    keys = OBJECTIVE * row.of_objective + TOKENS * row.unit.endswith("token")
+    return [part for part in keys if len({repr(config.get(part)) for config in configs}) > 1]

@@ -135,8 +135,8 @@ def _yarn_index(turned: int, base: float, factor: float, trained_length: int) ->
     Pair j turns L base^(−2j / f) / 2π times; the pairs' indices are rounded outwards.
     """
 
-    if base <= 1:
-        raise ValueError(f"base={base}: scaling='yarn_index' needs a number more than 1.")
+    if base <= 1 or trained_length < 2 * math.pi:
+        raise ValueError(f"base={base}, trained_length={trained_length}: yarn_index needs more than 1, and 7 or more.")
 
     def pair(turns):
         return turned * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base))

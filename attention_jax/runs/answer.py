@@ -53,10 +53,21 @@ def write_answer(sweep: Sweep) -> Path:
         tables, figures = [*tables, *found.tables], [*found.figures, *figures]
         result = {**found.result, "orders": {**found.result["orders"], **result["orders"]}}
     status = "finished" if all(map(sweep.is_done, sweep.plan.cells)) else "unfinished"
-    write_result(sweep.path, {**finished(sweep.config, result), "status": status})
+    write_result(sweep.path, {**finished(sweep.config, result), **_made_by(sweep), "status": status})
     page = render(f"{sweep.config.experiment}: {sweep.path.name}", tables, figures, to_json(sweep.config))
     write_whole(sweep.path / "report.html", page)
     return sweep.path / "report.html"
+
+
+def _made_by(sweep: Sweep) -> dict[str, Any]:
+    """What the cells were made with, every version of it, and by which command the sweep was first answered."""
+    results = [result for name in sweep.plan.cells if (result := read_result(sweep.cell(name)))]
+    found: dict[str, Any] = {}
+    for key in ("code", "device", "versions"):
+        every = {repr(result[key]): result[key] for result in results if key in result}
+        found[key] = next(iter(every.values())) if len(every) == 1 else list(every.values())
+    before = read_result(sweep.path) or {}
+    return found | ({"command": before["command"]} if "command" in before else {})
 
 
 def compare(sweep: Sweep) -> list[Answer]:
@@ -119,13 +130,11 @@ def _best(name: str, rows: Sequence[Row], baselines: Sequence[int], order: Seque
 
 def _baselines(sweep: Sweep, settings: Sequence[Setting]) -> tuple[int, ...]:
     """The place of each setting's baseline: of those that agree with it on `config.sweep.within`."""
-    asked = sweep.config.sweep
-    groups: dict[str, list[int]] = {}
-    for place, setting in enumerate(settings):
-        groups.setdefault(repr([setting.overrides.get(key) for key in asked.within]), []).append(place)
+    place_of_cell = {names[0]: place for place, names in enumerate(sweep.settings_in(sweep.plan.cells))}
     found = [0] * len(settings)
-    for places in groups.values():
-        own = places[place_of([settings[place].overrides for place in places], asked.baseline)]
+    for names in sweep.agreeing(place_of_cell):
+        places = [place_of_cell[name] for name in names]
+        own = places[place_of([settings[place].overrides for place in places], sweep.config.sweep.baseline)]
         for place in places:
             found[place] = own
     return tuple(found)
@@ -165,7 +174,7 @@ def _setting(sweep: Sweep, metric_name: str, names: Sequence[str], failed: Colle
     scores: dict[int, np.ndarray] = {}
     references: set[str] = set()
     ends: list[str] = []
-    finished: list[str] = []
+    reported: list[str] = []
     choosers, lacking = sweep.choosers(names), 0
     for name in names:
         result = read_result(sweep.cell(name))
@@ -173,7 +182,7 @@ def _setting(sweep: Sweep, metric_name: str, names: Sequence[str], failed: Colle
             ends.append(ENDS[result["status"]] if result else "failed" if name in failed else "missing")
             lacking += len({*sweep.flat[name]["seeds"]} - choosers)
             continue
-        finished.append(name)
+        reported += [name] if {*result["seeds"]} - choosers else []
         for place, (seed, member) in enumerate(_members(result)):
             value = flatten(member).get(metric_name)
             if seed in choosers:
@@ -189,7 +198,7 @@ def _setting(sweep: Sweep, metric_name: str, names: Sequence[str], failed: Colle
         costs.append({key: value for key, value in flatten(result).items() if key in COSTS and value is not None})
     overrides = {key: value for key, value in sweep.plan.cells[names[0]].overrides.items() if key != "seeds"}
     cost = {key: float(np.mean([c[key] for c in costs])) for key in COSTS if costs and all(key in c for c in costs)}
-    lines = [line for name in finished for line in Run(sweep.cell(name), 0.0).metrics()]
+    lines = [line for name in reported for line in Run(sweep.cell(name), 0.0).metrics() if line["seed"] not in choosers]
     return Setting(
         overrides,
         values,
@@ -199,7 +208,7 @@ def _setting(sweep: Sweep, metric_name: str, names: Sequence[str], failed: Colle
         cost,
         ends,
         learning_curve(lines, metric_name),
-        _attention(sweep.cell(finished[0])) if finished else None,
+        _attention(sweep.cell(reported[0])) if reported else None,
     )
 
 
@@ -281,9 +290,9 @@ def _known(value: float) -> float | None:
 def _notes(sweep: Sweep, settings: Sequence[Setting], rows: Sequence[Row]) -> tuple[str, ...]:
     """What a reader of the table must know: who chose the settings, and what it cannot find with so few seeds."""
     population, notes = sweep.config.population, []
-    if population.halving and not population.halving_seeds:
+    if population.halving_seeds == 0 and any(ENDS["dropped"] in setting.ends for setting in settings):
         notes.append(CHOSE)
-    elif population.halving:
+    elif population.halving_seeds:
         every = {tuple(sorted(sweep.choosers(names))) for names in sweep.settings_in(sweep.plan.cells)}
         notes.append(CHOSEN.format("; ".join(", ".join(map(str, seeds)) for seeds in sorted(every))))
     seeds = max(len(setting.values) for setting in settings)

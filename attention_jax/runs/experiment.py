@@ -78,6 +78,7 @@ class Experiment(NamedTuple):
     on_cpu: str = "loop"  # how cells of a group run on a CPU, where the config leaves it open
     conclude: Callable[[ConfigDict, list[FinishedCell], Path], Conclusion] | None = None  # …, a folder for figures
     metric: Callable[[ConfigDict], str] = lambda config: config.train.best_by  # what a sweep's table leads with
+    compared_by: tuple[str, ...] = ()  # metrics of an evaluation that compare what `train.best_by` may not
 
 
 class Request(NamedTuple):

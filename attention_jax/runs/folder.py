@@ -8,16 +8,18 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.runs.interrupt import Interrupted
 from attention_jax.sweeps.cells import flatten, tupled
 from attention_jax.training.checkpoints import steps_in
 
+POLL = 0.1  # seconds
 SPARE = 2**16  # bytes that a line of metrics and its events may need
 # What a run may write before it has anything worth keeping, the inside of folders first.
 MADE = (
@@ -264,22 +266,33 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def hold(path: Path, wait: bool = False) -> Iterator[None]:
+def hold(path: Path, wait: bool = False, is_interrupted: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Hold the folder for this process; the kernel lets go when the process ends, however it ends.
 
-    Where another process holds it: raises Busy, or waits.
+    Where another process holds it: raises Busy, or waits. Raises Interrupted where it is asked to stop meanwhile.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UserError(f"{path}: not a folder: choose another --workdir.") from None
     with open(path / ".lock", "a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
+        while not _is_locked(file):
             owner = (path / ".lock").read_text(encoding="utf-8")
-            raise Busy(f"{path}: in use by process {owner}. Wait for it, or choose another --workdir.") from None
+            if not wait:
+                raise Busy(f"{path}: in use by process {owner}. Wait for it, or choose another --workdir.")
+            if is_interrupted():
+                raise Interrupted(f"stopped while process {owner} had {path}.")
+            time.sleep(POLL)
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _is_locked(file: IO[str]) -> bool:
+    """Lock a file for this process, where no other has."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+CODE = ("attention_jax", "experiments/*.py", "configs", "launch.py")
 
 
 @functools.cache
 def provenance() -> dict[str, Any]:
-    """The commit and whether files that it tracks were changed since (nothing outside a repository); the command."""
-    command = {"command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]])}
-    commit, status = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
-    if commit is None or status is None:
-        return command
-    return {"code": {"commit": commit.strip(), "changed": bool(status.strip())}, **command}
+    """The commit, whether code was changed or added since ("" and None outside a repository), and the command.
+
+    Asked for when a process starts: what it runs is what was there then.
+    """
+    commit, status = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", "--", *CODE)
+    known = commit is not None and status is not None
+    code = {"commit": (commit or "").strip(), "changed": bool((status or "").strip()) if known else None}
+    return {"code": code, "command": shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]])}
 
 
 def git(*arguments: str) -> str | None:

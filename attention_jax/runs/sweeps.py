@@ -81,8 +81,13 @@ class Sweep:
 
     def choosers(self, setting: Sequence[str]) -> frozenset[int]:
         """The seeds of a setting that choose at rungs and so are not reported; none where all do both."""
-        population = self.config.population
-        return frozenset(self.seeds_of(setting)[: population.halving_seeds] if population.halving else ())
+        whole = self._whole[without_seeds(self.flat[setting[0]])]
+        return frozenset(self.seeds_of(whole)[: self.config.population.halving_seeds])
+
+    @functools.cached_property
+    def _whole(self) -> dict[str, list[str]]:
+        """Every setting's cells, of whichever program and code."""
+        return {without_seeds(self.flat[names[0]]): names for names in self.settings_in(self.flat)}
 
     def agreeing(self, names: Iterable[str]) -> list[list[str]]:
         """Cells in groups that agree on every key of `config.sweep.within`."""
@@ -103,8 +108,8 @@ class Sweep:
 def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[Mapping[str, Any]]) -> str:
     """The metric that a sweep compares its cells by, flat configs.
 
-    Raises UserError where there is none of that name, or it is of objectives that differ between cells that are
-    compared; and so for what ranks them at rungs.
+    Raises UserError where there is none of that name, or it does not compare the cells that are compared; and so for
+    what ranks them at rungs.
     """
     asked, own = config.sweep.metric, experiment.metric(config)
     used = {"sweep.metric" if asked else "train.best_by": asked or own}
@@ -114,8 +119,9 @@ def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[
     for cell in cells:
         groups.setdefault(repr([cell.get(key) for key in config.sweep.within]), []).append(cell)
     for key, name in used.items():
+        others = (own, *experiment.compared_by) if key == "sweep.metric" else experiment.compared_by
         for group in groups.values():
-            require_comparable(name, key, group, (own, "train.nll"))
+            require_comparable(name, key, group, others)
     return asked or own
 
 

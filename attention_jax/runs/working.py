@@ -56,7 +56,7 @@ def _climb(sweep: Sweep, rung: int, bar: Bar, is_interrupted: Callable[[], bool]
     for wait in (False, True):  # first what nobody does; then, for what others do, until it is done
         for group in groups:
             _work_on(sweep, group, rung, bar, is_interrupted, wait)
-    with hold(sweep.path / "waves" / f"rung-{rung}", wait=True):
+    with hold(sweep.path / "waves" / f"rung-{rung}", True, is_interrupted):
         drop_worst(sweep, [name for group in groups for wave in group.waves for name in wave], rung)
 
 
@@ -72,13 +72,13 @@ def _work_on(
     in_step = population.halving and not population.across
     shares = [list(waves)] if in_step else [[index] for index in waves]
     for share in shares:
-        if all(_is_there(sweep, name, rung) for index in share for name in waves[index]):
-            continue
         with contextlib.ExitStack() as stack:
             try:
                 homes = {index: sweep.path / "waves" / f"{group.name}-{index}" for index in share}
                 for home in homes.values():
-                    stack.enter_context(hold(home, wait))
+                    stack.enter_context(hold(home, wait, is_interrupted))
+                if all(_is_there(sweep, name, rung) for index in share for name in waves[index]):
+                    continue
                 matmul = group.config["precision.matmul"]
                 stack.enter_context(jax.default_matmul_precision(None if matmul == "default" else matmul))
                 together = together or _together(sweep, group)
@@ -96,10 +96,11 @@ def _work_on(
 
 
 def _is_there(sweep: Sweep, name: str, rung: int | None) -> bool:
-    """Whether a cell has come to a rung, or to its end."""
+    """Whether a cell has come to its end, or with every seed to a rung."""
     if sweep.is_done(name):
         return True
-    return rung is not None and any(line["step"] >= rung for line in Run(sweep.cell(name), 0.0).metrics())
+    lines = () if rung is None else Run(sweep.cell(name), 0.0).metrics()
+    return {*sweep.flat[name]["seeds"]} == {line["seed"] for line in lines if line["step"] >= (rung or 0)}
 
 
 def _run(
@@ -196,7 +197,7 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
             f"config.population.rungs: {by} is not measured at step {step}: choose multiples of "
             "config.train.evaluate_every."
         )
-    if behind := [name for name, found in lines.items() if not (found or sweep.has_ended(name))]:
+    if behind := [name for name in names if not (sweep.has_ended(name) or _is_there(sweep, name, step))]:
         return tell(f"step {step}: {len(behind)} cells have not come so far, and nothing is dropped")
     worst: set[str] = set()
     for group in sweep.agreeing(names):
@@ -237,7 +238,7 @@ def _open_cell(sweep: Sweep, name: str, share: float = 1.0) -> Iterator[Run]:
     if data.exists() and not (path / "data").is_symlink():
         (path / "data").symlink_to(os.path.relpath(data, path))
     (path / "error.txt").unlink(missing_ok=True)
-    (path / "config.json").write_text(to_json(sweep.config_of(name)), encoding="utf-8")
+    write_whole(path / "config.json", to_json(sweep.config_of(name)))
     run = Run(path, time.perf_counter(), share=share)
     try:
         yield run

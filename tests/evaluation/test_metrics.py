@@ -54,7 +54,17 @@ def test_bounds_are_what_a_value_can_be():
 @pytest.mark.parametrize("key", ["optimizer.dropout", "optimizer.label_smoothing", "model.kwargs.dropout_sites"])
 def test_settings_with_other_objectives_are_not_compared_by_the_objective(key):
     configs = [{key: 0.0, "optimizer.learning_rate": 1.0}, {key: 0.1, "optimizer.learning_rate": 1.0}]
-    with pytest.raises(UserError, match=rf"{key}, which train.loss holds.*--config.sweep.metric=train.nll"):
+    with pytest.raises(UserError, match=rf"{key}, which changes what train.loss.*--config.sweep.metric=train.nll"):
         require_comparable("train.loss", "sweep.metric", configs, ("train.loss", "train.nll"))
+    with pytest.raises(UserError, match="Nothing here compares them"):
+        require_comparable("train.loss", "train.best_by", configs, ())
     require_comparable("train.nll", "sweep.metric", configs, ())
     require_comparable("train.loss", "sweep.metric", configs[:1] * 2, ())
+
+
+def test_settings_with_other_tokens_are_not_compared_by_what_is_a_tokens():
+    configs = [{"data.vocabulary": 5000}, {"data.vocabulary": 8000}]
+    others = ("train.nll", "validation.perplexity_per_word")
+    with pytest.raises(UserError, match=r"data.vocabulary, .*--config.sweep.metric=validation.perplexity_per_word"):
+        require_comparable("validation.loss", "sweep.metric", configs, others)
+    require_comparable("test.bleu", "sweep.metric", configs, ())

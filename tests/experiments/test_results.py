@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from attention_jax.runs.provenance import provenance
 from experiments import _results
 
 
@@ -50,6 +51,14 @@ def test_code_has_changed_where_what_the_run_imports_says_something_else(checkou
     (folder / "attention_jax/two.py").write_text("x = 2\n")
     assert _results.changes(commit, paths) == ["attention_jax/two.py"]
     assert _results.changes("0" * 7, paths) is None
+
+
+def test_code_that_is_not_committed_is_no_commits(checkout):
+    folder, commit = checkout
+    assert provenance.__wrapped__()["code"] == {"commit": commit, "changed": False}
+    (folder / "experiments/mine.py").write_text("from attention_jax import three\n")
+    assert _results.changes(commit, _results.imported("experiments.mine")) == ["experiments/mine.py"]
+    assert provenance.__wrapped__()["code"] == {"commit": commit, "changed": True}
 
 
 def test_what_is_kept_names_no_folder_of_this_machine(tmp_path):

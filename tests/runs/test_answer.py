@@ -7,7 +7,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from attention_jax.reports.sweep import table_of
-from attention_jax.runs.answer import compare, learning_curve
+from attention_jax.runs.answer import compare, learning_curve, write_answer
 from attention_jax.runs.experiment import Experiment
 from attention_jax.runs.sweeps import Sweep, read_result
 from attention_jax.runs.working import drop_worst
@@ -104,6 +104,7 @@ def test_seeds_that_choose_at_rungs_are_not_reported_and_where_all_do_both_the_c
     (answer,) = compare(sweep_of(tmp_path / "apart", values, population=halving | {"halving_seeds": 2}))
     assert [row.mean for row in answer.rows] == pytest.approx([0.4, 0.5])
     assert "The first seeds (0, 1) chose at the rungs" in table_of(answer).note
+    values[0.1] = {0: "dropped", 1: "dropped", 2: "dropped", 3: "dropped"}
     (answer,) = compare(sweep_of(tmp_path / "same", values, population=halving))
     assert "their intervals cover less than 95%" in table_of(answer).note
 
@@ -183,3 +184,53 @@ def test_a_number_that_was_not_finite_is_not_on_the_curve():
     lines = [{"step": step, "seed": 0, "perplexity": value, "train.loss": 1.0} for step, value in ((1, None), (2, 9.0))]
     assert learning_curve(lines, "perplexity").steps == [2]
     assert learning_curve(lines[:1], "perplexity").steps == []
+
+
+def test_settings_that_agree_are_compared_whether_a_key_is_overridden_or_not(tmp_path):
+    values = {
+        (("data.task", task), ("optimizer.learning_rate", rate)): {0: value, 1: value + 0.1}
+        for task, rate, value in (("copy", 1.0, 0.1), ("copy", 0.5, 0.4), ("sort", 1.0, 0.9), ("sort", 0.5, 0.6))
+    }
+    sweep = sweep_of(tmp_path, values, within=("data.task",))
+    for name, cell in sweep.plan.cells.items():  # as where a variant says which task it is
+        sweep.plan.cells[name] = cell._replace(overrides={k: v for k, v in cell.overrides.items() if k != "data.task"})
+    (answer,) = compare(sweep)
+    assert answer.baselines == (0, 0, 2, 2)
+    assert answer.best == {0, 3}
+
+
+def test_a_cell_of_which_a_seed_is_still_on_its_way_to_a_rung_is_not_ranked(tmp_path, capsys):
+    sweep = sweep_of(tmp_path, {1.0: {0: 0.1}, 0.5: {0: 0.4}}, population={"halving": 0.5, "rungs": (10,)})
+    first, second = sweep.plan.cells
+    sweep.flat[first]["seeds"] = (0, 1)
+    for name in (first, second):
+        (sweep.cell(name) / "result.json").unlink()
+        (sweep.cell(name) / "metrics.jsonl").write_text('{"step": 10, "seed": 0, "seconds": 1, "validation.loss": 1}\n')
+    drop_worst(sweep, [first, second], 10)
+    assert "1 cells have not come so far" in capsys.readouterr().err
+    assert not any(map(sweep.is_done, sweep.plan.cells))
+
+
+def test_what_is_not_reported_is_not_drawn(tmp_path):
+    values = {1.0: {0: 9.0, 1: 0.3, 2: 0.5}, 0.5: {0: 9.0, 1: 0.4, 2: 0.6}}
+    population = {"halving": 0.5, "rungs": (10,), "halving_seeds": 1}
+    sweep = sweep_of(tmp_path, values, population=population)
+    for name in sweep.plan.cells:
+        (seed,) = sweep.flat[name]["seeds"]
+        line = {"step": 10, "seed": seed, "seconds": 1.0, "validation.loss": values[1.0][seed]}
+        (sweep.cell(name) / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    (answer,) = compare(sweep)
+    assert answer.rows[0].setting.curve.means == pytest.approx([0.4])
+
+
+def test_an_answer_that_is_written_again_is_still_of_the_code_that_made_its_cells(tmp_path):
+    sweep = sweep_of(tmp_path, {1.0: {0: 0.1}, 0.5: {0: 0.4}})
+    for name in sweep.plan.cells:
+        path = sweep.cell(name) / "result.json"
+        made = {"code": {"commit": "abc", "changed": False}, "device": "d", "versions": {}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | made))
+    (tmp_path / "result.json").write_text(json.dumps({"command": "python launch.py --mode=sweep"}))
+    write_answer(sweep)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["code"] == {"commit": "abc", "changed": False}
+    assert result["command"] == "python launch.py --mode=sweep"

@@ -11,7 +11,8 @@ from ml_collections import ConfigDict
 from support import ROOT
 
 from attention_jax.errors import UserError
-from attention_jax.runs.folder import Run, open_run, read_config, write_result
+from attention_jax.runs.folder import Run, hold, open_run, read_config, write_result
+from attention_jax.runs.interrupt import Interrupted
 from attention_jax.sweeps.cells import flatten
 
 
@@ -211,3 +212,10 @@ def test_a_result_is_json_even_where_a_number_is_not(tmp_path):
 
 def test_a_tree_is_flattened_to_dotted_names():
     assert flatten({"a": {"b": 1}, "c": 2}) == {"a.b": 1, "c": 2}
+
+
+def test_who_waits_for_a_folder_can_be_asked_to_stop(tmp_path):
+    with hold(tmp_path / "w"):
+        asked = iter([False, True])
+        with pytest.raises(Interrupted, match="stopped while process"), hold(tmp_path / "w", True, lambda: next(asked)):
+            pass
