@@ -27,7 +27,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     path = folder / "bleu_by_length.png"
     figure = length_curves(drawn, None, path, xlabel="words of the source", ylabel="test BLEU", caption=caption)
     table = order_table(result["orders"], tasks_of(scores), "Test BLEU", "setting", "BLEU", baseline)
-    return Conclusion(result, [figure], [table])
+    return Conclusion(result, [figure], [table], leads=False)
 
 
 def _measured(cell: FinishedCell, member: Mapping[str, Any]) -> Measured:

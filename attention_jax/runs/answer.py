@@ -50,7 +50,10 @@ def write_answer(sweep: Sweep) -> Path:
     result: dict[str, Any] = {"orders": {answer.metric: order_of(answer) for answer in answers}}
     if sweep.experiment.conclude is not None:
         found = sweep.experiment.conclude(sweep.config, _ended_cells(sweep), folder)
-        tables, figures = [*tables, *found.tables], [*found.figures, *figures]
+        if found.leads:
+            tables, figures = [*found.tables, *tables], [*found.figures, *figures]
+        else:
+            tables, figures = [*tables, *found.tables], [*figures, *found.figures]
         result = {**found.result, "orders": {**found.result["orders"], **result["orders"]}}
     status = "finished" if all(map(sweep.is_done, sweep.plan.cells)) else "unfinished"
     write_result(sweep.path, {**finished(sweep.config, result), **_made_by(sweep), "status": status})

@@ -58,6 +58,7 @@ class Conclusion(NamedTuple):
     result: dict
     figures: list[Figure]
     tables: list[Table]
+    leads: bool = True  # whether it comes before the table of settings; what is of the test split does not
 
 
 class Experiment(NamedTuple):
