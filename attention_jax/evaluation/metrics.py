@@ -121,4 +121,4 @@ def _incomparable(name: str, key: str, configs: Sequence[Mapping[str, Any]]) -> 
     """The keys in which configs differ so that a metric does not compare them."""
     row = metric(name, key)
     keys = OBJECTIVE * row.of_objective + TOKENS * row.unit.endswith("token")
-    return [part for part in keys if len({repr(config.get(part)) for config in configs}) > 1]
+    return [part for part in keys if len({repr(flat.get(part)) for flat in configs}) > 1]
