@@ -8,6 +8,7 @@ import time
 
 import pytest
 from support import ROOT
+from sweeper import CLOCK
 
 from attention_jax.data.grammar import sentence_pairs
 
@@ -56,9 +57,7 @@ def start(tmp_path):
 
 def table(folder):
     with open(folder / "table.csv", encoding="utf-8") as file:
-        return [
-            {k: v for k, v in row.items() if k not in ("seconds", "tokens a second")} for row in csv.DictReader(file)
-        ]
+        return [{k: v for k, v in row.items() if k not in CLOCK} for row in csv.DictReader(file)]
 
 
 def test_a_job_array_leaves_the_same_table_also_when_it_is_preempted(start, tmp_path):
