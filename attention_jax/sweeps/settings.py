@@ -26,3 +26,5 @@ POPULATION = {
     "halving_seeds": 0,  # how many seeds choose at the rungs and are not reported; 0: all choose, and are reported
     "across": False,  # whether settings of different programs are ranked together
 }
+
+SECTIONS = {"sweep": SWEEP, "population": POPULATION}
