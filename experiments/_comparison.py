@@ -14,8 +14,9 @@ from attention_jax.evaluation.significance import paired_t
 from attention_jax.evaluation.statistics import mean_interval
 from attention_jax.reports.extrapolation import Line
 from attention_jax.reports.page import Table
+from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import FinishedCell
-from attention_jax.sweeps.cells import flatten, place_of
+from attention_jax.sweeps.cells import place_of
 
 PARTS = ("mean", "low", "high")
 

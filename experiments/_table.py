@@ -21,7 +21,7 @@ from tabulate import tabulate
 from attention_jax.evaluation.statistics import mean_interval, summarize
 from attention_jax.reports.extrapolation import length_curves
 from attention_jax.reports.figures import curves
-from attention_jax.sweeps.cells import flatten
+from attention_jax.runs.config import flatten
 from configs.nmt import get_config
 from experiments import _results
 from experiments._comparison import Measured, Scores, answer, panels

@@ -28,10 +28,10 @@ from attention_jax.reports.translation import (
     result_table,
     translation_table,
 )
+from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Description, Experiment, Together
 from attention_jax.runs.folder import Run, read_config
 from attention_jax.runs.training import best_variables, last_variables, plan_of
-from attention_jax.sweeps.cells import flatten
 from attention_jax.training.cost import flops
 from attention_jax.training.loop import Task, trainer
 from attention_jax.training.state import Variables, mean

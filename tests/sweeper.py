@@ -5,9 +5,9 @@ import time
 
 import experiments
 from attention_jax.data.grammar import sentence_pairs
-from attention_jax.runs import sweeps
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.modes import MODES
+from attention_jax.sweeps.folder import open_sweep, read_result
 from attention_jax.sweeps.space import grid, product, seeds
 from configs import nmt
 
@@ -70,8 +70,8 @@ class Sweeper:
 
     def results(self, workdir="sweep"):
         """Each cell's result by its overrides."""
-        sweep = sweeps.open_sweep(experiments.load("nmt"), self.folder / workdir)
-        return {repr(cell.overrides): sweeps.read_result(sweep.cell(name)) for name, cell in sweep.plan.cells.items()}
+        sweep = open_sweep(experiments.load("nmt"), self.folder / workdir)
+        return {repr(cell.overrides): read_result(sweep.cell(name)) for name, cell in sweep.plan.cells.items()}
 
     def cells(self, workdir="sweep"):
         return sorted((self.folder / workdir / "cells").iterdir())

@@ -15,9 +15,8 @@ from typing import IO, Any
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.runs.config import flatten, tupled
 from attention_jax.runs.interrupt import Interrupted
-from attention_jax.sweeps.cells import flatten, tupled
-from attention_jax.sweeps.settings import SECTIONS
 from attention_jax.training.checkpoints import steps_in
 
 POLL = 0.1  # seconds
@@ -179,10 +178,7 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
 
 
 def read_config(path: Path) -> ConfigDict | None:
-    """The config a run or sweep was started with, or None where there is none.
-
-    How a sweep runs is no part of its cells: what its version could not set there yet has its default.
-    """
+    """The config a run or sweep was started with, or None where there is none."""
     file = path / "config.json"
     if not file.exists():
         return None
@@ -192,9 +188,6 @@ def read_config(path: Path) -> ConfigDict | None:
         raise UserError(f"{file}: not a config ({error}). Choose another --workdir.") from None
     if not {"experiment", "seeds", "precision"} <= set(config):
         raise UserError(f"{file}: not the config of a run. Choose another --workdir.")
-    for section, defaults in SECTIONS.items():
-        if section in config:
-            config[section] = {**defaults, **config[section].to_dict()}
     return config.lock()
 
 

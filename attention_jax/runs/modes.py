@@ -11,16 +11,17 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.reports.page import render, show_number
-from attention_jax.runs.answer import write_answer
+from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Request, finished
 from attention_jax.runs.folder import Run, read_config, refuse_other, to_json, write_result, write_whole
 from attention_jax.runs.lines import read_lines
-from attention_jax.runs.planning import describe_plan, make_plan
-from attention_jax.runs.sweeps import Sweep, failures, is_sweep, open_sweep
 from attention_jax.runs.training import train_run
-from attention_jax.runs.working import work
-from attention_jax.sweeps.cells import flatten, without_settings
+from attention_jax.sweeps.answer import write_answer
 from attention_jax.sweeps.engines import ENGINES, Work
+from attention_jax.sweeps.folder import Sweep, failures, is_sweep, open_sweep
+from attention_jax.sweeps.planning import describe_plan, make_plan
+from attention_jax.sweeps.settings import without_settings
+from attention_jax.sweeps.working import work
 from attention_jax.training.cost import cost
 
 

@@ -21,10 +21,11 @@ from attention_jax.evaluation.significance import (
 from attention_jax.evaluation.statistics import mean_interval, resampled_sums, two_level_interval
 from attention_jax.reports.page import render
 from attention_jax.reports.sweep import Answer, Curve, Row, Setting, figures_of, order_of, table_of, write_tables
+from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import FinishedCell, finished
 from attention_jax.runs.folder import Run, to_json, write_result, write_whole
-from attention_jax.runs.sweeps import Sweep, failures, read_result, require_metrics
-from attention_jax.sweeps.cells import flatten, place_of
+from attention_jax.sweeps.cells import place_of
+from attention_jax.sweeps.folder import Sweep, failures, read_result, require_metrics
 
 LEVEL = 0.05
 ENDS = {"diverged": "diverged", "dropped": "dropped at a rung"}

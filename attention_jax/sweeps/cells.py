@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.runs.config import flatten, nested
+from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.space import Overrides
 
 VARIANT = "variant"  # the one key of overrides that is not the config's: it chooses the config
-NOT_OF_A_CELL = ("sweep", "population")  # sections that say how cells are run, not what they are
 DIGITS = 12
 
 
@@ -102,41 +103,6 @@ def _is(value: Any, text: str) -> bool:
         return value == ast.literal_eval(text) or str(value) == text
     except (ValueError, SyntaxError):
         return str(value) == text
-
-
-def without_settings(config: ConfigDict) -> ConfigDict:
-    """A config without the sections that say how cells are run."""
-    if not any(name in config for name in NOT_OF_A_CELL):
-        return config
-    return ConfigDict({name: value for name, value in config.to_dict().items() if name not in NOT_OF_A_CELL}).lock()
-
-
-def nested(flat: Mapping[str, Any]) -> ConfigDict:
-    """{"a.b": 1} → {"a": {"b": 1}}, locked."""
-    tree: dict[str, Any] = {}
-    for key, value in flat.items():
-        *sections, name = key.split(".")
-        owner = tree
-        for section in sections:
-            owner = owner.setdefault(section, {})
-        owner[name] = value
-    return ConfigDict(tree).lock()
-
-
-def flatten(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} → {"a.b": 1}."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        is_section = isinstance(value, (ConfigDict, Mapping))
-        flat |= flatten(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": value}
-    return flat
-
-
-def tupled(value: Any) -> Any:
-    """What JSON read, with tuples again where a config has them."""
-    if isinstance(value, dict):
-        return {key: tupled(item) for key, item in value.items()}
-    return tuple(tupled(item) for item in value) if isinstance(value, list) else value
 
 
 def code_version(root: Path, folders: Iterable[str]) -> str:

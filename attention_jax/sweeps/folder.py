@@ -20,10 +20,12 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import require_comparable
+from attention_jax.runs.config import nested
 from attention_jax.runs.experiment import Experiment
 from attention_jax.runs.folder import read_config
-from attention_jax.sweeps.cells import VARIANT, code_version, nested
+from attention_jax.sweeps.cells import VARIANT, code_version
 from attention_jax.sweeps.plan import Group, Plan, read_plan
+from attention_jax.sweeps.settings import SECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CODE = ("attention_jax", "experiments")
@@ -167,10 +169,22 @@ def is_sweep(path: Path) -> bool:
 
 def open_sweep(experiment: Experiment, path: Path) -> Sweep:
     """The sweep as it was planned. Raises UserError where there is none."""
-    config, plan = read_config(path), read_plan(path / "plan.json")
+    config, plan = stored_config(path), read_plan(path / "plan.json")
     if config is None or plan is None:
         raise UserError(f"{path}: no sweep here. Start one with --mode=sweep --config=….")
     return Sweep(path, experiment, config, plan)
+
+
+def stored_config(path: Path) -> ConfigDict | None:
+    """The config a run or sweep was started with, or None where there is none.
+
+    How a sweep runs is no part of its cells: what its version could not set there yet has its default.
+    """
+    config = read_config(path)
+    if config is None:
+        return None
+    sections = {name: {**SECTIONS[name], **config[name].to_dict()} for name in SECTIONS if name in config}
+    return ConfigDict({**config.to_dict(), **sections}).lock()
 
 
 def failures(sweep: Sweep) -> dict[str, str]:

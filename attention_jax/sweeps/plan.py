@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attention_jax.errors import UserError
-from attention_jax.sweeps.cells import Cell, tupled
+from attention_jax.runs.config import tupled
+from attention_jax.sweeps.cells import Cell
 from attention_jax.sweeps.space import Overrides
 
 LOOP, VMAP, AUTO = "loop", "vmap", "auto"

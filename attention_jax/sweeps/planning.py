@@ -10,10 +10,14 @@ import jax
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.runs.config import nested
 from attention_jax.runs.experiment import Experiment, Request
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
 from attention_jax.runs.machine import free_memory
-from attention_jax.runs.sweeps import (
+from attention_jax.runs.training import hyper_of, tell
+from attention_jax.sweeps.cells import Cell, place_of, resolve
+from attention_jax.sweeps.engines import ENGINES
+from attention_jax.sweeps.folder import (
     Sweep,
     current_code,
     data_folder,
@@ -22,12 +26,10 @@ from attention_jax.runs.sweeps import (
     variant_of,
     without_seeds,
 )
-from attention_jax.runs.training import hyper_of, tell
-from attention_jax.sweeps.cells import NOT_OF_A_CELL, Cell, nested, place_of, resolve, without_settings
-from attention_jax.sweeps.engines import ENGINES
 from attention_jax.sweeps.matching import matched
 from attention_jax.sweeps.plan import LOOP, VMAP, extend, only, read_plan, require_dynamic
 from attention_jax.sweeps.plan import to_json as plan_to_json
+from attention_jax.sweeps.settings import SECTIONS, without_settings
 from attention_jax.training.cost import cost
 from attention_jax.training.step import train_steps
 
@@ -114,7 +116,7 @@ def _of_other_code(sweep: Sweep, cells: Sequence[Cell], code: str) -> list[Cell]
 
 
 def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
-    missing = [name for name in NOT_OF_A_CELL if name not in config]
+    missing = [name for name in SECTIONS if name not in config]
     if missing:
         raise UserError(f"config has no section {missing[0]!r}, which a sweep needs: attention_jax/sweeps/settings.py.")
     require_dynamic(config.population.dynamic, experiment.dynamic)

@@ -18,10 +18,10 @@ from attention_jax.evaluation.metrics import metric
 from attention_jax.runs.experiment import Together, finished
 from attention_jax.runs.folder import Busy, Run, hold, to_json, write_result, write_whole
 from attention_jax.runs.interrupt import Interrupted, interruptible
-from attention_jax.runs.population import Wave, train_wave
-from attention_jax.runs.sweeps import Sweep, current_code
 from attention_jax.runs.training import Bar, tell
+from attention_jax.sweeps.folder import Sweep, current_code
 from attention_jax.sweeps.plan import Group
+from attention_jax.sweeps.population import Wave, train_wave
 
 
 def work(sweep: Sweep) -> None:

@@ -12,9 +12,9 @@ import experiments
 from attention_jax.data.algorithmic import END, SEP
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import mean_interval
-from attention_jax.runs import sweeps
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.modes import MODES
+from attention_jax.sweeps.folder import open_sweep, read_result
 from attention_jax.sweeps.space import grid, product, seeds
 from configs import positional_encoding as configs
 from experiments._extrapolation import portrait
@@ -67,11 +67,11 @@ def answered(tmp_path_factory):
 @pytest.mark.slow
 def test_curves_ranks_and_orders_are_those_of_the_cells(answered):
     result = json.loads((answered / "result.json").read_text())
-    sweep = sweeps.open_sweep(experiments.load("positional_encoding"), answered)
+    sweep = open_sweep(experiments.load("positional_encoding"), answered)
     assert result["status"] == "finished"
     areas: dict = {}
     for name in sweep.plan.cells:
-        config, cell = sweep.config_of(name), sweeps.read_result(sweep.cell(name))
+        config, cell = sweep.config_of(name), read_result(sweep.cell(name))
         areas.setdefault(config.data.task, {}).setdefault(config.model.positions, []).append(cell)
     for task, names in areas.items():
         for name, cells in names.items():
@@ -98,7 +98,7 @@ def test_curves_ranks_and_orders_are_those_of_the_cells(answered):
 
 @pytest.mark.slow
 def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
-    sweep = sweeps.open_sweep(experiments.load("positional_encoding"), answered)
+    sweep = open_sweep(experiments.load("positional_encoding"), answered)
     assert len(sweep.plan.groups) == 2
     rows = [
         line for line in (answered / "table.md").read_text().splitlines() if line.startswith("|") and "baseline" in line

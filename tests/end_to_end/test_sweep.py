@@ -15,9 +15,10 @@ from sweeper import RATES, SMALL, TINY
 
 import experiments
 from attention_jax.errors import UserError
-from attention_jax.runs import planning, sweeps, working
+from attention_jax.runs.config import flatten, nested
 from attention_jax.runs.folder import Run, hold, read_config
-from attention_jax.sweeps.cells import flatten, nested
+from attention_jax.sweeps import planning, working
+from attention_jax.sweeps.folder import open_sweep
 from attention_jax.sweeps.space import grid, product, seeds
 from configs import kernel_regression, nmt
 
@@ -171,7 +172,7 @@ def test_another_code_version_is_listed_and_not_mixed_unless_told(sweeper, monke
 
 def test_what_another_process_holds_is_left_to_it(sweeper):
     sweeper.run(RATES, mode="plan")
-    plan = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "sweep").plan
+    plan = open_sweep(experiments.load("nmt"), sweeper.folder / "sweep").plan
     taken = plan.groups[0].waves[1][0]
     home = sweeper.folder / "sweep" / "waves" / f"{plan.groups[0].name}-1"
     with hold(home), pytest.raises(UserError, match="1 were not reached"):
@@ -185,14 +186,14 @@ def test_a_population_that_does_not_fit_goes_in_waves_and_says_so(sweeper, monke
     sweeper.run(RATES, mode="plan", population__how="vmap")
     assert "4 cells share a program: waves of 1, which is what memory takes" in capsys.readouterr().err
     sweeper.run(RATES, "most", mode="plan", population__how="vmap", population__most=3)
-    plan = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "most").plan
+    plan = open_sweep(experiments.load("nmt"), sweeper.folder / "most").plan
     assert [len(wave) for wave in plan.groups[0].waves] == [3, 1]
 
 
 @pytest.mark.slow
 def test_variants_are_matched_in_flops_within_a_hundredth(sweeper):
     sweeper.run(grid("model.kwargs.hidden", (8, 16)), sweep__match="flops", train__steps=200, mode="plan")
-    sweep = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "sweep")
+    sweep = open_sweep(experiments.load("nmt"), sweeper.folder / "sweep")
     experiment, flops = experiments.load("nmt"), []
     for name in sweep.plan.cells:
         flops.append(experiment.flops(sweep.config_of(name), sweep.data_of(sweep.groups[name])))

@@ -7,12 +7,12 @@ import pytest
 from ml_collections import ConfigDict
 
 from attention_jax.reports.sweep import table_of
-from attention_jax.runs.answer import compare, learning_curve, write_answer
 from attention_jax.runs.experiment import Experiment
-from attention_jax.runs.sweeps import Sweep, read_result
-from attention_jax.runs.working import drop_worst
+from attention_jax.sweeps.answer import compare, learning_curve, write_answer
+from attention_jax.sweeps.folder import Sweep, read_result
 from attention_jax.sweeps.plan import Group, Plan, PlannedCell
 from attention_jax.sweeps.settings import POPULATION, SWEEP
+from attention_jax.sweeps.working import drop_worst
 
 # t of 97.5% with two degrees of freedom
 T = 4.302653

@@ -4,8 +4,10 @@ import pytest
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.sweeps.cells import code_version, flatten, nested, place_of, resolve, without_settings
+from attention_jax.runs.config import flatten, nested
+from attention_jax.sweeps.cells import code_version, place_of, resolve
 from attention_jax.sweeps.matching import matched
+from attention_jax.sweeps.settings import without_settings
 
 BASE = {
     "seeds": (0,),
