@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.reports.extrapolation import length_curves
 from attention_jax.runs.experiment import Conclusion, FinishedCell
-from experiments._comparison import Measured, answer, baseline_of, gather, order_table, panels, settings_of, tasks_of
+from experiments._comparison import OfSeed, answer, baseline_of, gather, order_table, panels, settings_of, tasks_of
 
 TASK = "translation"
 
@@ -30,6 +30,6 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     return Conclusion(result, [figure], [table], leads=False)
 
 
-def _measured(cell: FinishedCell, member: Mapping[str, Any]) -> Measured:
+def _measured(cell: FinishedCell, member: Mapping[str, Any]) -> OfSeed:
     del cell
-    return Measured({"bleu": member["test"]["bleu_by_length"]}, member["test"]["bleu"])
+    return OfSeed({"bleu": member["test"]["bleu_by_length"]}, member["test"]["bleu"])

@@ -8,10 +8,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.evaluation.extrapolation import reciprocal_ranks
-from attention_jax.evaluation.metrics import metric
-from attention_jax.evaluation.significance import paired_t
-from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.evaluation.comparison import Measured, compare, places_of, ranks, records
+from attention_jax.evaluation.statistics import metric_interval
 from attention_jax.reports.extrapolation import Line
 from attention_jax.reports.page import Table
 from attention_jax.runs.config import flatten
@@ -21,15 +19,15 @@ from attention_jax.sweeps.cells import place_of
 PARTS = ("mean", "low", "high")
 
 
-class Measured(NamedTuple):
+class OfSeed(NamedTuple):
     """What was measured of one seed: measures by length, and the number that settings are ordered by."""
 
     curves: Mapping[str, Mapping[str, float]]
     value: float
 
 
-LOST = Measured({}, math.nan)  # of a seed that diverged
-Scores = dict[str, dict[str, dict[int, Measured]]]  # setting → task → seed
+LOST = OfSeed({}, math.nan)  # of a seed that diverged
+Scores = dict[str, dict[str, dict[int, OfSeed]]]  # setting → task → seed
 
 
 def settings_of(config: ConfigDict, cells: Sequence[FinishedCell], default: str) -> list[str]:
@@ -58,7 +56,7 @@ def gather(
     cells: Sequence[FinishedCell],
     names: Sequence[str],
     default: str,
-    measured: Callable[[FinishedCell, Mapping[str, Any]], Measured],
+    measured: Callable[[FinishedCell, Mapping[str, Any]], OfSeed],
 ) -> Scores:
     """Every seed of every cell by setting and task; a seed that diverged is lost.
 
@@ -85,7 +83,7 @@ def measures_of(scores: Scores) -> list[str]:
     return list(next(every).curves)
 
 
-def kept(seeds: Mapping[int, Measured]) -> list[Measured]:
+def kept(seeds: Mapping[int, OfSeed]) -> list[OfSeed]:
     """What was measured of the seeds that were not lost."""
     return [member for member in seeds.values() if member.curves]
 
@@ -103,45 +101,39 @@ def baseline_of(config: ConfigDict, cells: Sequence[FinishedCell], names: Sequen
         return ""
 
 
+def measured_of(scores: Scores) -> list[Measured]:
+    """The records of the engine: a setting on a task, each seed's number, and the seeds that were lost."""
+    return [
+        Measured(
+            setting,
+            task,
+            values={seed: one.value for seed, one in seeds.items() if one.curves},
+            lost=tuple(seed for seed, one in seeds.items() if not one.curves),
+        )
+        for setting, tasks in scores.items()
+        for task, seeds in tasks.items()
+    ]
+
+
 def answer(scores: Scores, baseline: str) -> dict[str, Any]:
     """`curves` by setting and task, `mrr` by setting, and `orders` by task with differences to the baseline."""
-    ranked = {name: interval(values, "mrr") for name, values in ranks(scores).items()}
+    measured, lead = measured_of(scores), measures_of(scores)[0]
+    ranked = {name: interval(values, "mrr") for name, values in ranks(lead, measured).items()}
+    found = [row for row in records(compare(lead, measured, places_of(measured, baseline))) if "mean" in row]
     return {
         "curves": {
             name: {task: _curve(kept(seeds)) for task, seeds in tasks.items() if kept(seeds)}
             for name, tasks in scores.items()
         },
         "mrr": ranked,
-        "orders": {task: _order(scores, task, baseline) for task in tasks_of(scores)}
+        "orders": {task: [row for row in found if row.get("task", "") == task] for task in tasks_of(scores)}
         | {"mrr": sorted(ranked, key=lambda name: -ranked[name]["mean"])},
     }
 
 
-def ranks(scores: Scores) -> dict[str, np.ndarray]:
-    """Each setting's mean reciprocal rank over the tasks, of each seed that all settings have on all tasks.
-
-    A seed that was lost is the last.
-    """
-    tasks, seeds = shared_by_all(scores)
-    height = metric(measures_of(scores)[0]).height
-    heights = np.array(
-        [[[height(found[task][seed].value) for seed in seeds] for task in tasks] for found in scores.values()]
-    )
-    return dict(zip(scores, reciprocal_ranks(heights), strict=True)) if heights.size else {}
-
-
-def shared_by_all(scores: Scores) -> tuple[list[str], list[int]]:
-    """The tasks that every setting has, and the seeds that it has on all of these."""
-    tasks = [task for task in tasks_of(scores) if all(task in found for found in scores.values())]
-    seeds = [set(found[task]) for found in scores.values() for task in tasks]
-    return tasks, sorted(set.intersection(*seeds)) if seeds else []
-
-
-def interval(values: Sequence[float] | np.ndarray, measure: str = "") -> dict[str, float]:
+def interval(values: Sequence[float] | np.ndarray, measure: str) -> dict[str, float]:
     """The mean and the ends of its interval, which stay within what the measure can be."""
-    found = mean_interval(values)
-    ends = np.clip(found, metric(measure).low, metric(measure).high) if measure else found
-    return dict(zip(PARTS, map(float, ends), strict=True))
+    return dict(zip(PARTS, metric_interval(measure, values), strict=True))
 
 
 def panels(curves: Mapping[str, Any], measure: str) -> dict[str, dict[str, Line]]:
@@ -163,7 +155,7 @@ def order_table(
     """The settings of every task, best first, with their differences to the baseline."""
     columns = ("task", what, height, "from", "to", "difference", "difference from", "difference to", "p, paired t")
     rows = [
-        (task, row["setting"], row["mean"], row["low"], row["high"], *_difference(row))
+        (task, row["setting"], *_parts(row), *_parts(row.get("difference", {})), row.get("p_seeds", ""))
         for task in tasks
         for row in orders[task]
     ]
@@ -171,7 +163,11 @@ def order_table(
     return Table(title, columns, rows, note)
 
 
-def _curve(members: Sequence[Measured]) -> dict[str, Any]:
+def _parts(found: Mapping[str, Any]) -> tuple:
+    return tuple(found.get(part, "") for part in PARTS)
+
+
+def _curve(members: Sequence[OfSeed]) -> dict[str, Any]:
     """Lengths with means and intervals of the first measure, and of the others by name."""
     first, *others = members[0].curves
     lengths = list(members[0].curves[first])
@@ -187,29 +183,3 @@ def _number(length: str) -> float:
     """A length, or the middle of a range of them."""
     middle = float(np.mean([int(end) for end in length.split("-")]))
     return int(middle) if middle.is_integer() else middle
-
-
-def _order(scores: Scores, task: str, baseline: str) -> list[dict[str, Any]]:
-    """Settings on a task, the best first, each with its paired difference to the baseline; last, who lost a seed."""
-    values = {
-        name: {seed: member.value for seed, member in found[task].items() if member.curves}
-        for name, found in scores.items()
-        if task in found and kept(found[task])
-    }
-    lead, first = measures_of(scores)[0], values.get(baseline, {})
-    rows = []
-    for name, own in values.items():
-        common = [seed for seed in own if seed in first]
-        pair = [[side[seed] for seed in common] for side in (own, first)]
-        row = {"setting": name, **interval(list(own.values()), lead)}
-        if lost := len(scores[name][task]) - len(own):
-            row["diverged"] = lost
-        if name != baseline and len(common) > 1:
-            difference = interval(np.diff(pair[::-1], axis=0)[0])
-            row |= {"difference": difference, "p": paired_t(*pair)}
-        rows.append(row)
-    return sorted(rows, key=lambda row: ("diverged" in row, -metric(lead).height(row["mean"])))
-
-
-def _difference(row: Mapping[str, Any]) -> tuple:
-    return (*row["difference"].values(), row["p"]) if "difference" in row else ("",) * 4

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from attention_jax.evaluation.comparison import ranks, shared_by_all
 from attention_jax.evaluation.extrapolation import area, kendall
 from attention_jax.evaluation.metrics import metric
 from attention_jax.modules.mixers import ATTENTION
@@ -18,17 +19,17 @@ from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
 from attention_jax.runs.experiment import Conclusion, FinishedCell
 from experiments._comparison import (
-    Measured,
+    OfSeed,
     Scores,
     answer,
     baseline_of,
     gather,
     interval,
+    measured_of,
+    measures_of,
     order_table,
     panels,
-    ranks,
     settings_of,
-    shared_by_all,
     tasks_of,
 )
 
@@ -45,7 +46,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     names = settings_of(config, cells, name_of(config))
 
     def scores_of(value):
-        measured = lambda cell, member: Measured(member["curves"], value(cell, member))  # noqa: E731
+        measured = lambda cell, member: OfSeed(member["curves"], value(cell, member))  # noqa: E731
         return gather(config, cells, names, "", measured)
 
     scores = scores_of(lambda cell, member: member["area"][lead])
@@ -53,7 +54,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     result = answer(scores, baseline)
     published = _published(config, scores_of(lambda cell, member: _beyond(cell.config, member["curves"][lead])))
     tables = [
-        _rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(scores)),
+        _rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores))),
         order_table(
             result["orders"], tasks_of(scores), f"{lead} {BEYOND}, by task", "encoding", f"area of {lead}", baseline
         ),
@@ -118,7 +119,8 @@ def _published(config: ConfigDict, scores: Scores) -> dict[str, Any]:
     common = [name for name in PUBLISHED if name in scores]
     if config.data.source != "algorithmic" or len(common) < 3:
         return {}
-    if not (ours := ranks({name: scores[name] for name in common})):
+    measured = [one for one in measured_of(scores) if one.setting in common]
+    if not (ours := ranks(measures_of(scores)[0], measured)):
         return {}
     theirs = [PUBLISHED[name] for name in common]
     taus = [kendall(of_seed, theirs) for of_seed in zip(*ours.values(), strict=True)]

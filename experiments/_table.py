@@ -24,7 +24,7 @@ from attention_jax.reports.figures import curves
 from attention_jax.runs.config import flatten
 from configs.nmt import get_config
 from experiments import _results
-from experiments._comparison import Measured, Scores, answer, panels
+from experiments._comparison import OfSeed, Scores, answer, panels
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
@@ -148,7 +148,7 @@ def draw_lengths() -> None:
     scores: Scores = {}
     for row in ROWS:
         if not row.overrides and (members := found(row)):
-            of_seeds = {one["seeds"][0]: Measured({"bleu": one["test"]["bleu_by_length"]}, 0.0) for one in members}
+            of_seeds = {one["seeds"][0]: OfSeed({"bleu": one["test"]["bleu_by_length"]}, 0.0) for one in members}
             scores[row.model] = {"test 2016, greedy": of_seeds}
     if scores:
         drawn = panels(answer(scores, "")["curves"], "bleu")

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.regression import PROBLEMS, Problem, Sample
 from attention_jax.errors import UserError
-from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.evaluation.statistics import metric_interval
 from attention_jax.models.kernel_regression import Estimator, estimator, learned_width, width_loss
 from attention_jax.ops.kernels import KERNELS
 from attention_jax.reports.figures import Figure, curves, heatmaps
@@ -162,7 +162,7 @@ def squared_errors(
 
 
 def _summary(errors: np.ndarray) -> dict:
-    mean, low, high = mean_interval(errors)
+    mean, low, high = metric_interval("mse_mean", errors)
     spread = float(np.std(errors, ddof=1, dtype=np.float64)) if len(errors) > 1 else math.nan
     return {"mse_mean": mean, "mse_std": spread, "mse_ci95": [low, high]}
 

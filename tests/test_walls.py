@@ -15,7 +15,7 @@ ROOMS = {
     "decoding": {"ops"},
     "data": set(),
     "evaluation": set(),
-    "reports": set(),
+    "reports": {"evaluation"},
     "training": {"ops"},
     "runs": {"training", "evaluation", "reports"},
     "sweeps": {"runs", "training", "evaluation", "reports"},

@@ -7,8 +7,9 @@ import pytest
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.evaluation import comparison
 from attention_jax.runs.experiment import FinishedCell
-from experiments._comparison import Measured, answer, gather, ranks, settings_of, shared_by_all
+from experiments._comparison import OfSeed, answer, gather, measured_of, measures_of, settings_of
 
 
 def config(*within):
@@ -35,9 +36,13 @@ def cells():
 
 def gathered(found, conf=CONFIG, measure="token_accuracy"):
     def measured(cell, member):
-        return Measured({measure: {"16": member["value"], "32": 0.0}}, member["value"])
+        return OfSeed({measure: {"16": member["value"], "32": 0.0}}, member["value"])
 
     return gather(conf, found, settings_of(conf, found, ""), "", measured)
+
+
+def ranks(scores):
+    return comparison.ranks(measures_of(scores)[0], measured_of(scores))
 
 
 def scores():
@@ -89,11 +94,11 @@ def test_a_seed_that_diverged_ranks_last_and_so_does_its_setting():
     lost = gathered(found)
     np.testing.assert_allclose(ranks(lost)["alibi"], [1, 1, 0.5])
     assert [row["setting"] for row in answer(lost, "none")["orders"]["copy"]] == ["none", "alibi"]
-    assert answer(lost, "none")["orders"]["copy"][1]["diverged"] == 1
+    assert answer(lost, "none")["orders"]["copy"][1]["lost"] == 1
 
 
 def test_ranks_are_over_the_tasks_that_all_settings_have():
-    assert shared_by_all(scores()) == (["copy"], [0, 1, 2])
+    assert comparison.shared_by_all(measured_of(scores())) == (["copy"], [0, 1, 2])
     np.testing.assert_allclose(ranks(scores())["alibi"], [1, 1, 1])
     of_loss = gathered(cells(), measure="perplexity")  # of which less is better
     np.testing.assert_allclose(ranks(of_loss)["alibi"], [0.5, 0.5, 0.5])

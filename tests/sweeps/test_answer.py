@@ -30,7 +30,7 @@ def test_a_learning_curve_is_the_mean_over_seeds_in_its_interval_whether_cells_h
         assert (curve.name, curve.steps) == ("train.loss", [100, 200])
         assert curve.means == pytest.approx([5.0, 3.0])
         assert np.subtract(curve.highs, curve.means) == pytest.approx(half, rel=1e-6)
-        assert np.subtract(curve.means, curve.lows) == pytest.approx(half, rel=1e-6)
+        assert curve.lows == pytest.approx(np.maximum(np.subtract([5.0, 3.0], half), 0), abs=1e-5)  # no loss is less
 
 
 def test_a_step_that_a_seed_has_not_reached_is_not_on_the_curve():
@@ -73,15 +73,15 @@ def sweep_of(
 
 
 def rows_of(answer):
-    return [answer.rows[place].setting.overrides["optimizer.learning_rate"] for place in answer.order]
+    return [answer.settings[place].overrides["optimizer.learning_rate"] for place in answer.comparison.order]
 
 
 def test_a_setting_that_lost_a_seed_is_never_best_and_comes_after_those_that_did_not(tmp_path):
     values = {1.0: {0: 0.1, 1: "diverged", 2: 0.1}, 0.5: {0: 0.4, 1: 0.5, 2: 0.6}, 0.1: {0: 0.8, 1: 0.9, 2: 0.9}}
     (answer,) = compare(sweep_of(tmp_path, values))
     assert rows_of(answer) == [0.5, 0.1, 1.0]
-    assert [answer.rows[place].setting.overrides["optimizer.learning_rate"] for place in answer.best] == [0.5]
-    assert answer.rows[0].mean == pytest.approx(0.1)  # it is told, and not hidden
+    assert [answer.settings[place].overrides["optimizer.learning_rate"] for place in answer.comparison.best] == [0.5]
+    assert answer.comparison.rows[0].value.mean == pytest.approx(0.1)  # it is told, and not hidden
 
 
 def test_test_figures_come_after_the_validation_figures_that_choose(tmp_path):
@@ -93,7 +93,7 @@ def test_test_figures_come_after_the_validation_figures_that_choose(tmp_path):
     lead, test = compare(sweep)
     assert (lead.metric, test.metric) == ("validation.loss", "test.loss")
     assert rows_of(lead) == rows_of(test) == [0.5, 1.0]
-    assert lead.best == test.best == {1}
+    assert lead.comparison.best == test.comparison.best == {1}
     assert "chosen by it" in table_of(test).note
     assert "chosen by it" not in table_of(lead).note
 
@@ -102,7 +102,7 @@ def test_seeds_that_choose_at_rungs_are_not_reported_and_where_all_do_both_the_c
     values = {1.0: {0: 9.0, 1: 9.0, 2: 0.3, 3: 0.5}, 0.5: {0: 9.0, 1: 9.0, 2: 0.4, 3: 0.6}}
     halving = {"halving": 0.5, "rungs": (10,)}
     (answer,) = compare(sweep_of(tmp_path / "apart", values, population=halving | {"halving_seeds": 2}))
-    assert [row.mean for row in answer.rows] == pytest.approx([0.4, 0.5])
+    assert [row.value.mean for row in answer.comparison.rows] == pytest.approx([0.4, 0.5])
     assert "The first seeds (0, 1) chose at the rungs" in table_of(answer).note
     values[0.1] = {0: "dropped", 1: "dropped", 2: "dropped", 3: "dropped"}
     (answer,) = compare(sweep_of(tmp_path / "same", values, population=halving))
@@ -136,10 +136,10 @@ def test_the_intervals_of_what_rungs_leave_over_cover_as_often_as_they_say_where
     for name in left:
         results[name].write_text(measured[name])
     (answer,) = compare(sweep)
-    whole = [row for row in answer.rows if row.mean is not None]
+    whole = [row for row in answer.comparison.rows if row.value is not None]
     assert len(whole) == tasks  # of each task one is left: tasks are not ranked against each other
-    assert all(len(row.setting.values) == seeds - 2 for row in whole)
-    assert np.mean([row.low < truth < row.high for row in whole]) >= 0.9
+    assert all(len(row.measured.values) == seeds - 2 for row in whole)
+    assert np.mean([row.value.low < truth < row.value.high for row in whole]) >= 0.9
 
 
 def climbed(tmp_path, values, **population):
@@ -195,8 +195,8 @@ def test_settings_that_agree_are_compared_whether_a_key_is_overridden_or_not(tmp
     for name, cell in sweep.plan.cells.items():  # as where a variant says which task it is
         sweep.plan.cells[name] = cell._replace(overrides={k: v for k, v in cell.overrides.items() if k != "data.task"})
     (answer,) = compare(sweep)
-    assert answer.baselines == (0, 0, 2, 2)
-    assert answer.best == {0, 3}
+    assert answer.comparison.baselines == (0, 0, 2, 2)
+    assert answer.comparison.best == {0, 3}
 
 
 def test_a_cell_of_which_a_seed_is_still_on_its_way_to_a_rung_is_not_ranked(tmp_path, capsys):
@@ -220,7 +220,7 @@ def test_what_is_not_reported_is_not_drawn(tmp_path):
         line = {"step": 10, "seed": seed, "seconds": 1.0, "validation.loss": values[1.0][seed]}
         (sweep.cell(name) / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     (answer,) = compare(sweep)
-    assert answer.rows[0].setting.curve.means == pytest.approx([0.4])
+    assert answer.settings[0].curve.means == pytest.approx([0.4])
 
 
 def test_an_answer_that_is_written_again_is_still_of_the_code_that_made_its_cells(tmp_path):
