@@ -18,9 +18,10 @@ ROOMS = {
     "reports": set(),
     "sweeps": set(),
     "training": {"ops"},
+    "tasks": {"ops", "modules", "models", "decoding", "data", "evaluation", "reports", "training"},
     "runs": {"training", "evaluation", "sweeps", "reports"},
 }
-EVERYWHERE = {"errors"}  # the one exception meant for users
+EVERYWHERE = {"errors", "files"}  # the one exception meant for users, and how a file is written whole
 HEAVY = ("matplotlib", "tensorflow_datasets", "orbax", "sacrebleu", "tensorboardX", "scipy", "jinja2", "submitit")
 
 

@@ -15,6 +15,7 @@ from typing import IO, Any
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.files import write_whole
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.sweeps.cells import flatten, tupled
 from attention_jax.sweeps.settings import SECTIONS
@@ -201,20 +202,6 @@ def read_config(path: Path) -> ConfigDict | None:
 def to_json(config: ConfigDict) -> str:
     """The resolved config as JSON."""
     return json.dumps(config.to_dict(), indent=2) + "\n"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write aside, then rename: the file is there whole or not at all."""
-    aside = path.with_name(path.name + ".partial")
-    try:
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
 
 
 def write_result(path: Path, result: dict) -> None:

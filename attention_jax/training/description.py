@@ -1,39 +1,35 @@
-"""What experiments that train step by step share."""
+"""A training step as shapes: what it is called with, and what it costs, before anything is trained."""
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.runs.experiment import Description
-from attention_jax.runs.folder import Run
-from attention_jax.runs.training import hyper_of, plan_of
+from attention_jax.training.cost import flops
 from attention_jax.training.loop import abstract_states
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss, train_step
 
-DYNAMIC = (
-    "seeds",
-    "optimizer.learning_rate",
-    "optimizer.warmup_steps",
-    "optimizer.decay_steps",
-    "optimizer.final_fraction",
-    "optimizer.clip_norm",
-    "optimizer.b2",
-    "optimizer.weight_decay",
-    "optimizer.dropout",
-    "optimizer.label_smoothing",
-)
 
+class Description(NamedTuple):
+    """A config's parameters (shapes), one training step, and the shapes it is called with."""
 
-def check_training(config: ConfigDict) -> None:
-    """Raise UserError for values that no training can use."""
-    plan_of(config)
-    hyper_of(config, 0)
+    parameters: Any
+    step: Callable
+    arguments: tuple
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.parameters))
+
+    @property
+    def flops(self) -> float:
+        """Matrix-product FLOPs of the step."""
+        return flops(self.step, *self.arguments)
 
 
 def description_of(
@@ -48,25 +44,3 @@ def description_of(
     hyper = {name: jnp.float32(0) for name in config.optimizer if name != "schedule"} | {"key": jax.random.key(0)}
     step = functools.partial(train_step, loss, config.optimizer.schedule)
     return Description(state.variables["params"], step, (state, batch, {**hyper, **more}))
-
-
-def pace(run: Run, config: ConfigDict) -> dict[str, float]:
-    """What a seed's training takes: its seconds, those of a step (the median over what was logged), and its speed.
-
-    They are of training steps alone: no compilation, no evaluation, nothing that a kill lost. Nothing where no step was
-    timed.
-    """
-    seconds, steps, tokens = [], [], 0.0
-    for seed in config.seeds:
-        before = 0
-        for line in (line for line in run.metrics() if line["seed"] == seed):
-            tokens += line["train.tokens"]
-            if "train.step_seconds" in line:
-                seconds.append(line["train.step_seconds"])
-                steps.append(line["step"] - before)
-            before = line["step"]
-    if not seconds:
-        return {}
-    whole = config.train.steps * float(np.average(seconds, weights=steps))
-    speed = tokens / len(config.seeds) / whole
-    return {"seconds": whole, "step_seconds": float(np.median(seconds)), "tokens_per_second": speed}
