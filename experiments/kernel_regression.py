@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -18,11 +19,13 @@ from attention_jax.ops.kernels import KERNELS
 from attention_jax.reports.figures import Figure, curves, heatmaps
 from attention_jax.reports.page import Table
 from attention_jax.reports.regression import fits, kernel_shapes
-from attention_jax.runs.experiment import Description, Experiment, Together
+from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.machine import Profiler
+from attention_jax.training.description import Description
 
 FIGURE_WIDTHS = (0.1, 0.2, 0.5, 1.0)
+Program = Callable[..., dict[str, Array]]  # many configs' `arguments_of`, stacked → `squared_errors` of each
 
 
 def problem_of(config: ConfigDict, noise: Array | float | None = None) -> Problem:
@@ -64,28 +67,34 @@ def keys_of(config: ConfigDict) -> Key[Array, " draws"]:
     return jnp.concatenate([jax.random.split(jax.random.key(seed), config.draws) for seed in config.seeds])
 
 
-def together(config: ConfigDict, folder: Path, how: str) -> Together:
-    """One program that draws the data of configs and measures every estimator on it, all at once."""
-    del folder, how
-    program = jax.jit(jax.vmap(functools.partial(squared_errors, config)))
-
-    def finish(configs, runs):
-        profiler = Profiler(runs[0].profile)
-        profiler.tick()
-        arguments = [arguments_of(config) for config in configs]
-        found = jax.device_get(program(*(jnp.stack(column) for column in zip(*arguments, strict=True))))
-        profiler.stop()
-        return [
-            {"estimators": {name: _summary(errors[place]) for name, errors in found.items()}}
-            for place in range(len(configs))
-        ]
-
-    return Together(finish)
+def open_program(config: ConfigDict, folder: Path) -> Program:
+    """What configs share: one program that draws their data and measures every estimator on it, all at once."""
+    del folder
+    return jax.jit(jax.vmap(functools.partial(squared_errors, config)))
 
 
-def evaluate(config: ConfigDict, run: Run) -> dict:
-    """Mean, standard deviation and 95% interval of each estimator's error."""
-    return together(config, run.path, "loop").finish([config], [run])[0]
+def together(program: Program, how: str) -> Together:
+    """Nothing is trained step by step: a run is its measurements."""
+    del how
+    return Together(functools.partial(finish, program))
+
+
+def finish(program: Program, configs: Sequence[ConfigDict], runs: Sequence[Run]) -> list[dict]:
+    """Mean, standard deviation and 95% interval of each estimator's error, of every run."""
+    profiler = Profiler(runs[0].profile)
+    profiler.tick()
+    arguments = [arguments_of(config) for config in configs]
+    found = jax.device_get(program(*(jnp.stack(column) for column in zip(*arguments, strict=True))))
+    profiler.stop()
+    return [
+        {"estimators": {name: _summary(errors[place]) for name, errors in found.items()}}
+        for place in range(len(configs))
+    ]
+
+
+def evaluate(program: Program, config: ConfigDict, run: Run) -> dict:
+    """Measure again."""
+    return finish(program, [config], [run])[0]
 
 
 def describe(config: ConfigDict) -> Description:
@@ -98,9 +107,9 @@ def describe(config: ConfigDict) -> Description:
     return Description({"log_width": learned}, functools.partial(squared_errors, config), shapes)
 
 
-def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
+def figures(program: Program, config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     """Fits, weights, kernel shapes, and the learned width on its loss, all of the first draw."""
-    del result
+    del program, result
     folder = run.subfolder("figures")
     problem = problem_of(config)
     sample = jax.jit(problem.draw)(keys_of(config)[0])
@@ -127,9 +136,9 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     ]
 
 
-def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
+def tables(program: Program, config: ConfigDict, run: Run, result: dict) -> list[Table]:
     """Errors by estimator, best first."""
-    del config, run
+    del program, config, run
     rows = sorted(result["estimators"].items(), key=lambda item: item[1]["mse_mean"])
     return [
         Table(
@@ -203,6 +212,7 @@ def _learned_figure(config: ConfigDict, sample: Sample, path) -> Figure:
 
 
 EXPERIMENT = Experiment(
+    open=open_program,
     together=together,
     evaluate=evaluate,
     describe=describe,

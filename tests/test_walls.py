@@ -17,10 +17,11 @@ ROOMS = {
     "evaluation": set(),
     "reports": {"evaluation"},
     "training": {"ops"},
+    "tasks": {"ops", "modules", "models", "decoding", "data", "evaluation", "reports", "training"},
     "runs": {"training", "evaluation", "reports"},
     "sweeps": {"runs", "training", "evaluation", "reports"},
 }
-EVERYWHERE = {"errors"}  # the one exception meant for users
+EVERYWHERE = {"errors", "files"}  # the one exception meant for users, and how a file is written whole
 OF_THE_LAUNCHER = ("modes.py", "stored.py")  # of `runs`
 HEAVY = ("matplotlib", "tensorflow_datasets", "orbax", "sacrebleu", "tensorboardX", "scipy", "jinja2", "submitit")
 

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.runs.config import flatten, tupled
+from attention_jax.files import write_whole
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.training.checkpoints import steps_in
 
@@ -194,20 +195,6 @@ def read_config(path: Path) -> ConfigDict | None:
 def to_json(config: ConfigDict) -> str:
     """The resolved config as JSON."""
     return json.dumps(config.to_dict(), indent=2) + "\n"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write aside, then rename: the file is there whole or not at all."""
-    aside = path.with_name(path.name + ".partial")
-    try:
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
 
 
 def write_result(path: Path, result: dict) -> None:

@@ -168,7 +168,7 @@ def _match(
         raise UserError(f"config.sweep.match: {config.experiment} trains nothing to match.")
 
     def flops(flat):
-        return count(nested(flat), data_folder(path, experiment, flat))
+        return count(experiment.open(nested(flat), data_folder(path, experiment, flat)))
 
     def solve(flat):
         found = matched(flat, config.sweep.match_by, config.sweep.match_unit, target, flops)
@@ -215,7 +215,7 @@ def _timed_step(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[f
 
 def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Callable, tuple]:
     """A member's first training step on its data; or its program on zeros, where nothing is trained step by step."""
-    together = experiment.together(cell, data, LOOP)
+    together = experiment.together(experiment.open(cell, data), LOOP)
     if (trainer := together.trainer) is None:
         description = experiment.describe(cell)
         return description.step, jax.tree.map(_zeros, description.arguments)

@@ -226,7 +226,7 @@ def _together(sweep: Sweep, group: Group) -> Together:
     """What a group's cells share; its data is imported by one process, for which others wait."""
     first = sweep.config_of(group.waves[0][0])
     with hold(sweep.data_of(group).parent, wait=True):
-        return sweep.experiment.together(first, sweep.data_of(group), group.how)
+        return sweep.experiment.together(sweep.experiment.open(first, sweep.data_of(group)), group.how)
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.modes import MODES
 from attention_jax.sweeps.settings import without_settings
+from attention_jax.tasks.translation.model import build, init
 from configs import kernel_regression, nmt, positional_encoding, sequence_layers
-from experiments._translator import build, init
 
 TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
 TRANSLATION = list(dict.fromkeys(TRANSLATION))

@@ -53,7 +53,8 @@ def test_kernel_regression_side_by_side_is_what_it_is_alone_to_rounding(sweeper)
     sweeper.run(space, config=config)
     for cell in sweeper.cells()[:4]:
         own = nested(flatten(json.loads((cell / "config.json").read_text())))
-        (alone,) = experiments.load("kernel_regression").together(own, cell, "loop").finish([own], [_NoRun()])
+        experiment = experiments.load("kernel_regression")
+        (alone,) = experiment.together(experiment.open(own, cell), "loop").finish([own], [_NoRun()])
         ours = numbers(json.loads((cell / "result.json").read_text()))
         theirs = numbers(alone)
         assert {k: ours[k] for k in theirs} == pytest.approx(theirs, rel=1e-5)
@@ -196,7 +197,8 @@ def test_variants_are_matched_in_flops_within_a_hundredth(sweeper):
     sweep = open_sweep(experiments.load("nmt"), sweeper.folder / "sweep")
     experiment, flops = experiments.load("nmt"), []
     for name in sweep.plan.cells:
-        flops.append(experiment.flops(sweep.config_of(name), sweep.data_of(sweep.groups[name])))
+        session = experiment.open(sweep.config_of(name), sweep.data_of(sweep.groups[name]))
+        flops.append(experiment.flops(session))
     assert flops[1] == pytest.approx(flops[0], rel=0.01)
     steps = [sweep.config_of(name).train.steps for name in sweep.plan.cells]
     assert steps[0] == 200 > steps[1]

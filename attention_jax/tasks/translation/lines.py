@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.sentences import Sentences
 from attention_jax.errors import UserError
-from experiments._outputs import ATTENTION_WRITERS
-from experiments._translator import Trained, encode, translate, translate_n_best
+from attention_jax.tasks.translation.outputs import ATTENTION_WRITERS
+from attention_jax.tasks.translation.translating import Trained, encode, translate, translate_n_best
 
 TRANSLATED_AT_ONCE = 512  # lines
 

@@ -14,8 +14,9 @@ from attention_jax.data.text import Text, load_text, require_usable
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.ops.losses import cross_entropy
+from attention_jax.tasks.language_model.model import Texts, logits_of
+from attention_jax.tasks.language_model.source import Source
 from attention_jax.training.state import Variables
-from experiments._language_model import Source, Texts, logits_of
 
 TASK = "text"
 STRIDE = 4  # windows begin at every quarter of their length

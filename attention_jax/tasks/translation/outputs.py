@@ -12,18 +12,21 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.corpus import Split
 from attention_jax.data.sentences import Sentences
+from attention_jax.files import write_whole
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table, render
 from attention_jax.reports.translation import attention_figure
-from attention_jax.runs.folder import Run, write_whole
-from experiments._translator import Trained, align, attention, sentence_scores, translate
+from attention_jax.tasks.translation.measuring import sentence_scores
+from attention_jax.tasks.translation.translating import Trained, align, attention, translate
 
 SHOWN_TRANSLATIONS = 30
 KEPT_ATTENTION = 2  # sentences whose attention a sweep lays side by side
 
 
-def write_outputs(config: ConfigDict, run: Run, trained: Trained, outputs: list[dict[str, list[str]]]) -> None:
+def write_outputs(config: ConfigDict, folder: Path, trained: Trained, outputs: list[dict[str, list[str]]]) -> None:
     """The first seed's translations; and what tests of differences need, so that nobody decodes again.
+
+    `outputs` are every seed's translations of each split, and `trained` is the first seed.
 
     scores.npz has, of every split, `SPLIT.bleu` and `SPLIT.bleu_13a`, [seeds, sentences, 10], with a digest of the
     sentences, `SPLIT.references`; and the first seed's attention on the first held-out references, `attention.0`, …
@@ -32,14 +35,14 @@ def write_outputs(config: ConfigDict, run: Run, trained: Trained, outputs: list[
     splits = trained.corpus.splits
     scores: dict[str, Any] = {}
     for name, hypotheses in outputs[0].items():
-        write_whole(run.path / f"predictions.{name}.txt", "".join(f"{text}\n" for text in hypotheses))
+        write_whole(folder / f"predictions.{name}.txt", "".join(f"{text}\n" for text in hypotheses))
         rows = [sentence_scores(splits[name], seed[name], config) for seed in outputs]
         scores |= {f"{name}.{measure}": np.stack([row[measure] for row in rows]) for measure in rows[0]}
         texts = repr([(reference.source, reference.targets) for reference in splits[name].references])
         scores[f"{name}.references"] = hashlib.sha256(texts.encode()).hexdigest()
     if trained.programs.alignment is not None and outputs[0]:
         scores |= _kept_attention(trained, splits[next(iter(outputs[0]))])
-    np.savez_compressed(run.path / "scores.npz", **scores)
+    np.savez_compressed(folder / "scores.npz", **scores)
 
 
 def _kept_attention(trained: Trained, split: Split) -> dict[str, np.ndarray]:

@@ -9,10 +9,10 @@ import pytest
 
 from attention_jax.data.algorithmic import example, size
 from attention_jax.ops.dropout import Dropout
+from attention_jax.tasks.language_model.algorithmic import _as_texts
+from attention_jax.tasks.language_model.model import init, loss
+from attention_jax.tasks.language_model.session import Session
 from configs.positional_encoding import get_config
-from experiments._algorithmic import _as_texts
-from experiments._language_model import init, loss
-from experiments.positional_encoding import open_source
 
 LONGEST = 5
 
@@ -29,7 +29,7 @@ def texts_of(places):
 def test_padding_changes_neither_the_training_loss_nor_what_a_batch_norm_learns(norm, mixer):
     config = get_config("smoke")
     config.model.update(norm=norm, mixer=mixer, positions="none", norm_first=True)
-    _, model = open_source(config, None)
+    model = Session(config, None).model
     variables = jax.jit(functools.partial(init, model))(jax.random.key(0))
 
     def trained_on(places):
@@ -43,7 +43,7 @@ def test_padding_changes_neither_the_training_loss_nor_what_a_batch_norm_learns(
 def test_a_batch_norm_learns_the_moments_of_each_text_alone():
     config = get_config("smoke")
     config.model.update(norm="batch", positions="none", layers=1, norm_first=True)
-    _, model = open_source(config, None)
+    model = Session(config, None).model
     variables = jax.jit(functools.partial(init, model))(jax.random.key(0))
     texts = texts_of(size(LONGEST))
     _, changed = jax.jit(lambda *asked: loss(model, *asked, 0.1))(variables, texts, Dropout(jax.random.key(1), 0.0))

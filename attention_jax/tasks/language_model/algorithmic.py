@@ -12,8 +12,9 @@ from ml_collections import ConfigDict
 from attention_jax.data.algorithmic import FIRST, PAD, TASKS, Example, example, require_task, size
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.tasks.language_model.model import Texts, logits_of
+from attention_jax.tasks.language_model.source import Source
 from attention_jax.training.state import Variables
-from experiments._language_model import Source, Texts, logits_of
 
 HELD_OUT = 1_000_000  # folded into the key of what is measured, which no training step folds in
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.extrapolation import length_curves
-from attention_jax.runs.experiment import Conclusion, FinishedCell
 from experiments._comparison import OfSeed, answer, baseline_of, gather, order_table, panels, settings_of, tasks_of
 
 TASK = "translation"

@@ -1,11 +1,9 @@
-"""A language model, its loss, and where its tokens stand."""
+"""A language model: built from a config, initialised, its loss, and where its tokens stand."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 from ml_collections import ConfigDict
 
@@ -16,7 +14,6 @@ from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.training.state import Variables
 
 POSITIONS = 999  # folded into a step's key for what is drawn of positions
-Curves = dict[str, dict[str, float]]  # measure → length → value
 
 
 class Texts(NamedTuple):
@@ -25,21 +22,6 @@ class Texts(NamedTuple):
     tokens: Int[Array, "batch t"]
     is_counted: Bool[Array, "batch t"]
     is_text: Bool[Array, "batch t"]
-
-
-class Source(NamedTuple):
-    """What a language model is trained on and measured with."""
-
-    vocabulary: int
-    trained: int  # the length that training saw at most
-    lengths: tuple[int, ...]  # that are measured
-    places: int  # of the longest text
-    call: Callable[[int, int, int], tuple[Any, np.ndarray]]  # (seed, step, stop) → table, rows
-    texts: Callable[[Any, Any], Texts]  # (rows of the table, dynamic values) → a batch
-    measure: Callable[[LanguageModel], Callable[[Variables, ConfigDict], Curves]]
-    example: Callable[[ConfigDict, int], Int[Array, "1 t"]]  # a text of a length, to look at
-    steps_per_epoch: int
-    traced: Callable[[ConfigDict], dict[str, Any]] = lambda config: {}
 
 
 def build(config: ConfigDict, vocabulary: int) -> LanguageModel:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
@@ -13,11 +12,11 @@ from attention_jax.evaluation.comparison import ranks, shared_by_all
 from attention_jax.evaluation.extrapolation import area, kendall
 from attention_jax.evaluation.metrics import metric
 from attention_jax.modules.mixers import ATTENTION
-from attention_jax.ops.positions import Encoding, Spec, binary
+from attention_jax.ops.positions import binary
+from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.extrapolation import attention_maps, distance_curves, images, length_curves
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
-from attention_jax.runs.experiment import Conclusion, FinishedCell
 from experiments._comparison import (
     OfSeed,
     Scores,
@@ -35,7 +34,6 @@ from experiments._comparison import (
 
 # Mean reciprocal ranks on algorithmic tasks beyond the trained length, at 107M parameters (Kazemnejad et al. 2023).
 PUBLISHED = {"none": 0.69, "t5": 0.55, "alibi": 0.50, "rotary": 0.33, "sinusoidal": 0.22}
-SHOWN = 64  # positions of an encoding's portrait
 BEYOND = "from the trained length on"
 
 
@@ -72,37 +70,6 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
 def name_of(config: ConfigDict) -> str:
     """The encoding, or what stands in attention's place."""
     return config.model.positions if config.model.mixer == ATTENTION else config.model.mixer
-
-
-def portrait(record: Encoding, sizes: Spec, params: Any) -> dict[str, np.ndarray]:
-    """What an encoding does to its first positions.
-
-    `matrix` [T, width] is added to embeddings, `bias` [heads, T, T] to scores, and `similarity` [T] is of two tokens
-    that are alike but for their distance: their score's part that positions make, its largest value one.
-    """
-    positions = jnp.arange(min(SHOWN, record.max_length(sizes) or SHOWN))[None]
-    alike = jnp.ones((1, sizes.heads, positions.shape[-1], sizes.head_size))
-    found: dict[str, Any] = {}
-    if record.add is not None:
-        matrix = record.add(params, jnp.zeros((1, positions.shape[-1], sizes.width)), positions)[0]
-        found["matrix"], found["similarity"] = matrix, _by_distance(matrix @ matrix.T)
-    if record.rotate is not None:
-        turned = record.rotate(params, alike, positions[:, None])[0, 0]
-        found["similarity"] = _by_distance(turned @ turned.T)
-    if record.bias is not None:
-        bias = jnp.broadcast_to(
-            record.bias(params, alike, positions, positions), (1, *alike.shape[1:3], alike.shape[2])
-        )
-        found["bias"] = jnp.where(jnp.tri(bias.shape[-1], dtype=bool), bias[0], 0)
-        found["similarity"] = _by_distance(jnp.exp(bias[0] - bias[0].max(axis=(-1, -2), keepdims=True)).mean(0))
-    return {name: np.asarray(array) for name, array in found.items()}
-
-
-def _by_distance(scores: jax.Array) -> np.ndarray:
-    """The mean score of a query and the key 0, 1, … tokens before it, the largest made one."""
-    kept = np.asarray(scores)
-    means = np.array([np.diagonal(kept, -distance).mean() for distance in range(len(kept))])
-    return means / np.abs(means).max()
 
 
 def _beyond(config: ConfigDict, curve: Mapping[str, float]) -> float:
