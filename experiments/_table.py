@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from absl import app, flags
 from tabulate import tabulate
 
+from attention_jax.evaluation.by_task import OfSeed, Scores, answer
 from attention_jax.evaluation.statistics import mean_interval, summarize
-from attention_jax.reports.extrapolation import length_curves
+from attention_jax.reports.extrapolation import length_curves, panels
 from attention_jax.reports.figures import curves
 from attention_jax.runs.config import flatten
 from configs.nmt import get_config
 from experiments import _results
-from experiments._comparison import OfSeed, Scores, answer, panels
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"

@@ -1,20 +1,13 @@
 """Settings against one another, by task and length: curves, orders and mean reciprocal ranks, all over seeds."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
-from attention_jax.errors import UserError
 from attention_jax.evaluation.comparison import Measured, compare, places_of, ranks, records
 from attention_jax.evaluation.statistics import metric_interval
-from attention_jax.reports.extrapolation import Line
-from attention_jax.reports.page import Table
-from attention_jax.runs.config import flatten
-from attention_jax.runs.experiment import FinishedCell
-from attention_jax.sweeps.cells import place_of
 
 PARTS = ("mean", "low", "high")
 
@@ -30,50 +23,15 @@ LOST = OfSeed({}, math.nan)  # of a seed that diverged
 Scores = dict[str, dict[str, dict[int, OfSeed]]]  # setting → task → seed
 
 
-def settings_of(config: ConfigDict, cells: Sequence[FinishedCell], default: str) -> list[str]:
-    """What makes each cell's setting: its values, each said once, with their keys where values alone do not tell.
-
-    Seeds and what `config.sweep.within` names make no setting.
-    """
-    apart = ("seeds", *config.sweep.within)
-    overrides = [{key: str(value) for key, value in cell.overrides.items() if key not in apart} for cell in cells]
-    brief = [", ".join(dict.fromkeys(one.values())) or default for one in overrides]
-    if len(set(brief)) == len({tuple(one.items()) for one in overrides}):
-        return brief
-    return [", ".join(f"{key} {value}" for key, value in one.items()) or default for one in overrides]
-
-
-def task_of(config: ConfigDict, cell: FinishedCell, default: str) -> str:
-    """What a cell's setting is compared within: its task, and what else `config.sweep.within` names."""
-    flat = flatten(cell.config) | cell.overrides
-    keys = [key for key in dict.fromkeys(("data.task", *config.sweep.within)) if key in flat]
-    named = [("" if key == "data.task" else f"{key.rpartition('.')[2]} ") + str(flat[key]) for key in keys]
-    return ", ".join(named) or default
-
-
 def gather(
-    config: ConfigDict,
-    cells: Sequence[FinishedCell],
-    names: Sequence[str],
-    default: str,
-    measured: Callable[[FinishedCell, Mapping[str, Any]], OfSeed],
+    cells: Iterable[tuple[str, str, Mapping[str, Any]]], measured: Callable[[Mapping[str, Any]], OfSeed]
 ) -> Scores:
-    """Every seed of every cell by setting and task; a seed that diverged is lost.
-
-    Raises UserError where two cells are of one setting, task and seed: one would hide the other.
-    """
+    """Every seed of every cell, (setting, task, result), by setting and task; a seed that diverged is lost."""
     scores: Scores = {}
-    for name, cell in zip(names, cells, strict=True):
-        task = task_of(config, cell, default)
-        found = scores.setdefault(name, {}).setdefault(task, {})
-        members = cell.result.get("members") or [cell.result]
-        for seed, member in zip(cell.result["seeds"], members, strict=False):
-            if seed in found:
-                raise UserError(
-                    f"sweep: two cells are of the setting {name!r}, task {task!r} and seed {seed}: add the key that "
-                    f"tells them apart to config.sweep.within={config.sweep.within}."
-                )
-            found[seed] = LOST if cell.result["status"] == "diverged" else measured(cell, member)
+    for setting, task, result in cells:
+        found = scores.setdefault(setting, {}).setdefault(task, {})
+        for seed, member in zip(result["seeds"], result["members"], strict=True):
+            found[seed] = LOST if result["status"] == "diverged" else measured(member)
     return scores
 
 
@@ -91,14 +49,6 @@ def kept(seeds: Mapping[int, OfSeed]) -> list[OfSeed]:
 def tasks_of(scores: Scores) -> list[str]:
     """The tasks in the order in which they come."""
     return list(dict.fromkeys(task for found in scores.values() for task in found))
-
-
-def baseline_of(config: ConfigDict, cells: Sequence[FinishedCell], names: Sequence[str]) -> str:
-    """The setting that `config.sweep.baseline` names, the first where it names none; "" where that is not finished."""
-    try:
-        return names[place_of([cell.overrides for cell in cells], config.sweep.baseline)]
-    except UserError:
-        return ""
 
 
 def measured_of(scores: Scores) -> list[Measured]:
@@ -134,37 +84,6 @@ def answer(scores: Scores, baseline: str) -> dict[str, Any]:
 def interval(values: Sequence[float] | np.ndarray, measure: str) -> dict[str, float]:
     """The mean and the ends of its interval, which stay within what the measure can be."""
     return dict(zip(PARTS, metric_interval(measure, values), strict=True))
-
-
-def panels(curves: Mapping[str, Any], measure: str) -> dict[str, dict[str, Line]]:
-    """A measure's curves by task and setting, to draw."""
-    tasks = dict.fromkeys(task for found in curves.values() for task in found)
-    return {
-        task: {
-            name: (found[task]["length"], *(found[task].get(measure, found[task])[part] for part in PARTS))
-            for name, found in curves.items()
-            if task in found
-        }
-        for task in tasks
-    }
-
-
-def order_table(
-    orders: Mapping[str, Any], tasks: Sequence[str], title: str, what: str, height: str, baseline: str
-) -> Table:
-    """The settings of every task, best first, with their differences to the baseline."""
-    columns = ("task", what, height, "from", "to", "difference", "difference from", "difference to", "p, paired t")
-    rows = [
-        (task, row["setting"], *_parts(row), *_parts(row.get("difference", {})), row.get("p_seeds", ""))
-        for task in tasks
-        for row in orders[task]
-    ]
-    note = "Means over seeds with 95% intervals." + (f" Differences are to {baseline}." if baseline else "")
-    return Table(title, columns, rows, note)
-
-
-def _parts(found: Mapping[str, Any]) -> tuple:
-    return tuple(found.get(part, "") for part in PARTS)
 
 
 def _curve(members: Sequence[OfSeed]) -> dict[str, Any]:

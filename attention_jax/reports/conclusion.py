@@ -1,7 +1,7 @@
 """What an experiment says of a whole sweep, and what it says it from: plain records."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -10,12 +10,17 @@ from attention_jax.reports.page import Table
 
 
 class FinishedCell(NamedTuple):
-    """A cell of a sweep that reached its end."""
+    """A cell of a sweep that reached its end.
+
+    `result` has, of the `seeds` that are reported, `members`: what was measured of each; `status` tells what diverged.
+    """
 
     config: ConfigDict
     path: Path
     result: dict
-    overrides: dict[str, Any]  # that make it what it is, its seeds too
+    setting: str  # what the cells that differ in seeds alone are called
+    task: str  # it is compared with settings of the same; "": all are
+    baseline: str  # the setting that others of its task are compared with
 
 
 class Conclusion(NamedTuple):

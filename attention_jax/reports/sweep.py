@@ -81,9 +81,18 @@ def table_of(answer: Answer) -> Table:
 
 
 def names_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each setting's overrides: the values in which they differ, with their keys where there are many."""
+    """A name for each setting's overrides: what it sets, with the keys unless each setting has one value alone."""
     keys = _differing(settings)
-    return [_name(overrides, keys) for overrides in settings]
+    if all(len({str(value) for key, value in one.items() if key in keys}) <= 1 for one in settings):
+        return [next((str(one[key]) for key in keys if key in one), "") or "as configured" for one in settings]
+    return [_with_keys(one, keys) for one in settings]
+
+
+def names_of_task(values: Mapping[str, Any]) -> str:
+    """What settings are compared within: the value of its one key, or each value with its key."""
+    if len(values) == 1:
+        return str(next(iter(values.values())))
+    return _with_keys(values, list(values))
 
 
 def write_tables(tables: Sequence[Table], folder: Path) -> None:
@@ -261,13 +270,14 @@ def _short(key: str, keys: Sequence[str]) -> str:
 
 
 def _named(answer: Answer, place: int) -> str:
-    return answer.comparison.rows[place].measured.setting
+    """A setting's name, with its task where there are several."""
+    rows = answer.comparison.rows
+    setting, task = rows[place].measured[:2]
+    return f"{setting}, {task}" if len({row.measured.task for row in rows}) > 1 else setting
 
 
-def _name(overrides: Mapping[str, Any], keys: Sequence[str]) -> str:
+def _with_keys(overrides: Mapping[str, Any], keys: Sequence[str]) -> str:
     values = [(_short(key, keys), overrides[key]) for key in keys if key in overrides]
-    if len(values) == 1:
-        return str(values[0][1]) or repr("")
     return ", ".join(f"{name} {show_number(v) if isinstance(v, (int, float)) else v}" for name, v in values)
 
 

@@ -15,8 +15,8 @@ from typing import IO, Any
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.runs.config import flatten, tupled
 from attention_jax.files import write_whole
+from attention_jax.runs.config import flatten, tupled
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.training.checkpoints import steps_in
 

@@ -10,10 +10,20 @@ from attention_jax.errors import UserError
 from attention_jax.evaluation.comparison import Measured, notes, records
 from attention_jax.evaluation.comparison import compare as compare_settings
 from attention_jax.evaluation.statistics import metric_interval
+from attention_jax.reports.conclusion import FinishedCell
 from attention_jax.reports.page import render
-from attention_jax.reports.sweep import Answer, Curve, Setting, figures_of, names_of, table_of, write_tables
+from attention_jax.reports.sweep import (
+    Answer,
+    Curve,
+    Setting,
+    figures_of,
+    names_of,
+    names_of_task,
+    table_of,
+    write_tables,
+)
 from attention_jax.runs.config import flatten
-from attention_jax.runs.experiment import FinishedCell, finished
+from attention_jax.runs.experiment import finished
 from attention_jax.runs.folder import Run, to_json, write_result, write_whole
 from attention_jax.sweeps.cells import place_of
 from attention_jax.sweeps.folder import Sweep, failures, read_result, require_metrics
@@ -82,15 +92,31 @@ def compare(sweep: Sweep) -> list[Answer]:
 
 def _answer(sweep: Sweep, name: str) -> Answer | None:
     """The settings compared by a metric; None where no finished cell has it."""
-    failed, every = failures(sweep), sweep.settings_in(sweep.plan.cells)
-    found = [_setting(sweep, name, cells, failed) for cells in every]
-    settings = [setting for _, setting in found]
-    names = names_of([setting.overrides for setting in settings])
-    measured = [one._replace(setting=setting) for (one, _), setting in zip(found, names, strict=True)]
+    failed, named = failures(sweep), _named(sweep)
+    found = [_setting(sweep, name, one, failed) for one in named]
+    measured, settings = [one for one, _ in found], [setting for _, setting in found]
     if not any(one.values for one in measured):
         return None
-    compared = compare_settings(name, measured, _baselines(sweep, every))
+    compared = compare_settings(name, measured, [one.baseline for one in named])
     return Answer(compared, settings, (*_of_rungs(sweep, settings), *notes(compared)))
+
+
+class _Named(NamedTuple):
+    """A setting as a sweep calls it: its cells, its name, its task, and the place of its baseline among all."""
+
+    cells: list[str]
+    name: str
+    task: str
+    baseline: int
+
+
+def _named(sweep: Sweep) -> list[_Named]:
+    """The settings in the plan's order. Seeds and what `config.sweep.within` names make none."""
+    every, within = sweep.settings_in(sweep.plan.cells), sweep.config.sweep.within
+    overrides = [sweep.plan.cells[cells[0]].overrides for cells in every]
+    names = names_of([{k: v for k, v in one.items() if k not in ("seeds", *within)} for one in overrides])
+    tasks = [names_of_task({key: sweep.flat[cells[0]].get(key) for key in within}) for cells in every]
+    return [_Named(*one) for one in zip(every, names, tasks, _baselines(sweep, every), strict=True)]
 
 
 def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int]:
@@ -107,28 +133,30 @@ def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int]:
 
 def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
     """The cells that finished or diverged, with the seeds that are reported alone."""
-    found = []
-    for setting in sweep.settings_in(sweep.plan.cells):
-        choosers = sweep.choosers(setting)
-        for name in setting:
+    found, every = [], _named(sweep)
+    for setting in every:
+        choosers = sweep.choosers(setting.cells)
+        for name in setting.cells:
             result = read_result(sweep.cell(name))
             if result is None or result["status"] == "dropped":
                 continue
-            every = [(seed, result) for seed in result["seeds"]] if result["status"] in ENDS else _members(result)
-            members = [pair for pair in every if pair[0] not in choosers]
+            members = [pair for pair in _members(result) if pair[0] not in choosers]
             kept = result | {"seeds": [seed for seed, _ in members], "members": [member for _, member in members]}
-            overrides = dict(sweep.plan.cells[name].overrides)
-            found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, overrides)] if members else []
+            called = (setting.name, setting.task, every[setting.baseline].name)
+            found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, *called)] if members else []
     return found
 
 
 def _members(result: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    """Each seed of a finished result with what was measured of it; what all seeds together made is the first's."""
+    """Each seed of a result with what was measured of it; what all seeds together made is the first's."""
+    if result["status"] in ENDS:
+        return [(seed, result) for seed in result["seeds"]]
     return list(zip(result["seeds"], result.get("members") or [result], strict=False))
 
 
-def _setting(sweep: Sweep, metric_name: str, names: Sequence[str], failed: Collection[str]) -> tuple[Measured, Setting]:
+def _setting(sweep: Sweep, metric_name: str, named: _Named, failed: Collection[str]) -> tuple[Measured, Setting]:
     """The cells that differ in seeds alone, together: what was measured of them, and what else a reader is shown."""
+    names = named.cells
     ended, choosers = [_ended(sweep, name, metric_name, failed) for name in names], sweep.choosers(names)
     reported = [one for one in ended if one.result and {*one.result["seeds"]} - choosers]
     values = {seed: value for one in ended for seed, value in one.values.items() if seed not in choosers}
@@ -136,17 +164,16 @@ def _setting(sweep: Sweep, metric_name: str, names: Sequence[str], failed: Colle
     kept = [_sentence_scores(sweep.cell(one.name), metric_name, one.result) for one in reported]
     statistics = {seed: rows for rows_of, _ in kept for seed, rows in rows_of.items() if seed in values}
     lines = [line for one in reported for line in Run(sweep.cell(one.name), 0.0).metrics()]
-    flat, overrides = sweep.flat[names[0]], _without_seeds(sweep.plan.cells[names[0]].overrides)
     measured = Measured(
-        setting="",  # named among the others
-        task=", ".join(f"{key}={flat.get(key)}" for key in sweep.config.sweep.within),
+        named.name,
+        named.task,
         values=values,
         lost=tuple(lost),
         statistics=statistics if len(statistics) == len(values) else {},
         sentences="".join(sorted({of for _, of in kept})),
     )
     return measured, Setting(
-        overrides,
+        _without_seeds(sweep.plan.cells[names[0]].overrides),
         _costs([one.result for one in ended if one.result]),
         [one.end for one in ended if one.end],
         learning_curve([line for line in lines if line["seed"] not in choosers], metric_name),

@@ -8,29 +8,32 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from attention_jax.evaluation.by_task import (
+    OfSeed,
+    Scores,
+    answer,
+    gather,
+    interval,
+    measured_of,
+    measures_of,
+    tasks_of,
+)
 from attention_jax.evaluation.comparison import ranks, shared_by_all
 from attention_jax.evaluation.extrapolation import area, kendall
 from attention_jax.evaluation.metrics import metric
 from attention_jax.modules.mixers import ATTENTION
 from attention_jax.ops.positions import binary
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
-from attention_jax.reports.extrapolation import attention_maps, distance_curves, images, length_curves
-from attention_jax.reports.figures import Figure
-from attention_jax.reports.page import Table
-from experiments._comparison import (
-    OfSeed,
-    Scores,
-    answer,
-    baseline_of,
-    gather,
-    interval,
-    measured_of,
-    measures_of,
+from attention_jax.reports.extrapolation import (
+    attention_maps,
+    distance_curves,
+    images,
+    length_curves,
     order_table,
     panels,
-    settings_of,
-    tasks_of,
 )
+from attention_jax.reports.figures import Figure
+from attention_jax.reports.page import Table
 
 # Mean reciprocal ranks on algorithmic tasks beyond the trained length, at 107M parameters (Kazemnejad et al. 2023).
 PUBLISHED = {"none": 0.69, "t5": 0.55, "alibi": 0.50, "rotary": 0.33, "sinusoidal": 0.22}
@@ -41,16 +44,13 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     """Curves, mean reciprocal ranks and orders over seeds."""
     done = [cell for cell in cells if cell.result["status"] != "diverged"]
     lead, *others = done[0].result["curves"]
-    names = settings_of(config, cells, name_of(config))
-
-    def scores_of(value):
-        measured = lambda cell, member: OfSeed(member["curves"], value(cell, member))  # noqa: E731
-        return gather(config, cells, names, "", measured)
-
-    scores = scores_of(lambda cell, member: member["area"][lead])
-    baseline = baseline_of(config, cells, names)
+    every = [(cell.setting, cell.task, cell.result) for cell in cells]
+    scores = gather(every, lambda member: OfSeed(member["curves"], member["area"][lead]))
+    baseline = cells[0].baseline
     result = answer(scores, baseline)
-    published = _published(config, scores_of(lambda cell, member: _beyond(cell.config, member["curves"][lead])))
+    trained = {cell.config.data.length for cell in cells}
+    beyond = gather(every, lambda member: OfSeed(member["curves"], _beyond(min(trained), member["curves"][lead])))
+    published = _published(config, beyond)
     tables = [
         _rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores))),
         order_table(
@@ -59,10 +59,8 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     ]
     result["orders"]["published"] = published
     firsts: dict[str, FinishedCell] = {}
-    for name, cell in zip(names, cells, strict=True):
-        if cell.result["status"] != "diverged":
-            firsts.setdefault(name, cell)
-    trained = {cell.config.data.length for cell in cells}
+    for cell in done:
+        firsts.setdefault(cell.setting, cell)
     lines = [_curve_figure(result["curves"], measure, trained, folder) for measure in (lead, *others)]
     return Conclusion(result, [*lines, *_portraits(firsts, folder)], tables)
 
@@ -72,9 +70,9 @@ def name_of(config: ConfigDict) -> str:
     return config.model.positions if config.model.mixer == ATTENTION else config.model.mixer
 
 
-def _beyond(config: ConfigDict, curve: Mapping[str, float]) -> float:
+def _beyond(trained: int, curve: Mapping[str, float]) -> float:
     """The mean height of a curve past the trained length."""
-    lengths = [length for length in curve if int(length) > config.data.length] or list(curve)
+    lengths = [length for length in curve if int(length) > trained] or list(curve)
     return area([int(length) for length in lengths], [curve[length] for length in lengths])
 
 

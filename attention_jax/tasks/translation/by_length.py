@@ -6,21 +6,21 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from attention_jax.evaluation.by_task import OfSeed, answer, gather, tasks_of
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
-from attention_jax.reports.extrapolation import length_curves
-from experiments._comparison import OfSeed, answer, baseline_of, gather, order_table, panels, settings_of, tasks_of
+from attention_jax.reports.extrapolation import length_curves, order_table, panels
 
 TASK = "translation"
 
 
 def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) -> Conclusion:
     """Curves of test BLEU by source length, and the order of settings by test BLEU."""
+    del config
     cells = [cell for cell in cells if cell.result["status"] == "diverged" or "test" in cell.result["members"][0]]
     if all(cell.result["status"] == "diverged" for cell in cells):
         return Conclusion({"orders": {}}, [], [])
-    names = settings_of(config, cells, TASK)
-    scores = gather(config, cells, names, TASK, _measured)
-    baseline = baseline_of(config, cells, names)
+    scores = gather([(cell.setting, cell.task or TASK, cell.result) for cell in cells], _measured)
+    baseline = cells[0].baseline
     result = answer(scores, baseline)
     caption = "BLEU by the source's length, means over seeds in their 95% intervals."
     drawn = panels(result["curves"], "bleu")
@@ -30,6 +30,5 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     return Conclusion(result, [figure], [table], leads=False)
 
 
-def _measured(cell: FinishedCell, member: Mapping[str, Any]) -> OfSeed:
-    del cell
+def _measured(member: Mapping[str, Any]) -> OfSeed:
     return OfSeed({"bleu": member["test"]["bleu_by_length"]}, member["test"]["bleu"])
