@@ -26,10 +26,12 @@ from attention_jax.runs.pace import pace
 from attention_jax.runs.training import DYNAMIC, check_training, plan_of
 from attention_jax.tasks.translation import model
 from attention_jax.tasks.translation.by_length import conclude
+from attention_jax.tasks.translation.combining import require_combination
 from attention_jax.tasks.translation.lines import translate_lines
 from attention_jax.tasks.translation.measuring import HELD_OUT, bleu_tokens, measure, measure_split, split_of_files
 from attention_jax.tasks.translation.messages import tell_import, tell_skipped
 from attention_jax.tasks.translation.outputs import SHOWN_TRANSLATIONS, attention_examples, write_outputs
+from attention_jax.tasks.translation.programs import translator
 from attention_jax.tasks.translation.session import Session, open_session
 from attention_jax.tasks.translation.training import task_of
 from attention_jax.training.description import Description
@@ -133,6 +135,13 @@ def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list
     return shown
 
 
+def check(config: ConfigDict) -> None:
+    """Raise UserError for values that cannot be used: of training, of evaluation, and of the model."""
+    check_training(config)
+    require_combination(config)
+    translator(model.build(config, config.data.vocabulary, config.data.vocabulary), config)
+
+
 def describe(config: ConfigDict) -> Description:
     """Shapes of the parameters and of one step on the largest bucket, with `config.data.vocabulary` words a side."""
     data = DataConfig(**config.data)
@@ -162,7 +171,7 @@ EXPERIMENT = Experiment(
     translate=translate,
     prepare=prepare,
     identify=lambda config: identify(DataConfig(**config.data)),
-    check=check_training,
+    check=check,
     dynamic=DYNAMIC,
     flops=lambda session: session.cost["flops"],
     conclude=conclude,

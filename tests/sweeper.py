@@ -8,6 +8,7 @@ from attention_jax.data.grammar import sentence_pairs
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.modes import MODES
 from attention_jax.sweeps.folder import open_sweep, read_result
+from attention_jax.sweeps.planning import make_plan
 from attention_jax.sweeps.space import grid, product, seeds
 from configs import nmt
 
@@ -62,6 +63,13 @@ class Sweeper:
         request = Request(config, self.folder / workdir, time.perf_counter(), False)
         request = request._replace(space=lambda: space, configure=lambda variant: config)
         MODES[mode](experiments.load(config.experiment), request)
+
+    def plan(self, space, workdir="sweep", **overrides):
+        """The sweep, planned and not run."""
+        config = self.config(**overrides)
+        request = Request(config, self.folder / workdir, time.perf_counter(), False)
+        request = request._replace(space=lambda: space, configure=lambda variant: config)
+        return make_plan(experiments.load(config.experiment), request)
 
     def alone(self, config):
         path = self.folder / "alone"

@@ -19,7 +19,7 @@ from attention_jax.runs.training import train_run
 from attention_jax.sweeps.answer import write_answer
 from attention_jax.sweeps.engines import ENGINES, Work
 from attention_jax.sweeps.folder import Sweep, failures, is_sweep, open_sweep
-from attention_jax.sweeps.planning import describe_plan, make_plan
+from attention_jax.sweeps.planning import describe_plan, make_plan, preview
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.working import work
 from attention_jax.training.cost import cost
@@ -150,8 +150,9 @@ def sweep(experiment: Experiment, request: Request) -> None:
 
 
 def show_plan(experiment: Experiment, request: Request) -> None:
-    """Print a sweep's groups, what is done, and what the rest will take."""
-    print(describe_plan(make_plan(experiment, request)))
+    """Print a sweep's groups, what is done, and what the rest will take; write nothing."""
+    with preview(experiment, request) as planned:
+        print(describe_plan(planned))
 
 
 def work_on_sweep(experiment: Experiment, request: Request) -> None:

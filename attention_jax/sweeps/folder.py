@@ -11,7 +11,9 @@ SWEEP/result.json      the settings in order, and what the experiment says of al
 import dataclasses
 import functools
 import hashlib
+import inspect
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,15 +22,14 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import require_comparable
+from attention_jax.runs.code import Code, code_of, shown
 from attention_jax.runs.config import nested
 from attention_jax.runs.experiment import Experiment
 from attention_jax.runs.folder import read_config
-from attention_jax.sweeps.cells import VARIANT, code_version
+from attention_jax.sweeps.cells import VARIANT
 from attention_jax.sweeps.plan import Group, Plan, read_plan
 from attention_jax.sweeps.settings import SECTIONS
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-CODE = ("attention_jax", "experiments")
 _FOLDERS: dict[tuple[Path, str], Path] = {}  # data is identified once a process
 
 
@@ -40,6 +41,7 @@ class Sweep:
     experiment: Experiment
     config: ConfigDict
     plan: Plan
+    scratch: Path | None = None  # where data are that the folder lacks, while a sweep is only looked at
 
     def cell(self, name: str) -> Path:
         """A cell's run folder."""
@@ -100,7 +102,9 @@ class Sweep:
 
     def data_of(self, group: Group) -> Path:
         """Where the cells of a group have their data."""
-        return data_folder(self.path, self.experiment, group.config | self.plan.cells[group.waves[0][0]].dynamic)
+        return data_folder(
+            self.path, self.scratch, self.experiment, group.config | self.plan.cells[group.waves[0][0]].dynamic
+        )
 
     def steps(self, group: Group) -> int:
         """How many steps a member of a group takes; 1 where nothing is trained step by step."""
@@ -137,7 +141,7 @@ def variant_of(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return {VARIANT: overrides[VARIANT]} if VARIANT in overrides else {}
 
 
-def data_folder(path: Path, experiment: Experiment, flat: Mapping[str, Any]) -> Path:
+def data_folder(path: Path, scratch: Path | None, experiment: Experiment, flat: Mapping[str, Any]) -> Path:
     """Where in a sweep a config's data is: a folder for each data, way to read it and vocabulary that is given."""
     statics = {key: value for key, value in flat.items() if key not in experiment.dynamic}
     read = sorted(item for item in statics.items() if item[0].startswith("data.") or item[0] == "train.init_from")
@@ -145,13 +149,26 @@ def data_folder(path: Path, experiment: Experiment, flat: Mapping[str, Any]) -> 
     if (path, named) not in _FOLDERS:
         digest = hashlib.sha256(f"{named}{experiment.identify(nested(flat))}".encode()).hexdigest()
         _FOLDERS[path, named] = path / "data" / digest[:12]
-    return _FOLDERS[path, named]
+    found = _FOLDERS[path, named]
+    return found if scratch is None or found.exists() else scratch / found.name
 
 
-@functools.cache
-def current_code() -> str:
-    """The version of the code that runs."""
-    return code_version(ROOT, CODE)
+def current_code(experiment: Experiment, config: ConfigDict) -> Code:
+    """The code that makes the numbers of an experiment's cells: what its modules import, and what trains cells."""
+    functions = {field.__module__ for field in experiment if inspect.isfunction(field)}
+    named = {name for name in (config.experiment, f"experiments.{config.experiment}") if name in sys.modules}
+    return code_of(*sorted(functions | named), "attention_jax.sweeps.population")
+
+
+def changed_since(sweep: Sweep) -> str:
+    """Which files of its code say something else than when the sweep was planned; "" where none does."""
+    now = current_code(sweep.experiment, sweep.config)
+    if sweep.plan.code == now.version:
+        return ""
+    if not sweep.plan.files:
+        return f"which files have changed since is not known ({sweep.plan.code} there, {now.version} now)"
+    both = {*sweep.plan.files, *now.files}
+    return f"changed since: {shown(path for path in both if sweep.plan.files.get(path) != now.files.get(path))}"
 
 
 def read_result(cell: Path) -> dict | None:

@@ -1,15 +1,18 @@
 """Planning a sweep: every cell checked before anything runs, and what shares a program."""
 
+import contextlib
 import functools
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.runs.code import Code
 from attention_jax.runs.config import nested
 from attention_jax.runs.experiment import Experiment, Request
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
@@ -19,6 +22,7 @@ from attention_jax.sweeps.cells import Cell, place_of, resolve
 from attention_jax.sweeps.engines import ENGINES
 from attention_jax.sweeps.folder import (
     Sweep,
+    changed_since,
     current_code,
     data_folder,
     open_sweep,
@@ -39,37 +43,79 @@ def make_plan(experiment: Experiment, request: Request) -> Sweep:
 
     Without a config, the plan as it is.
     """
-    if request.space is None or request.configure is None:
+    if request.space is None:
         return open_sweep(experiment, request.workdir)
+    path = request.workdir
+    resolved = _resolve(experiment, request, None)
+    with hold(path):
+        sweep = _extended(experiment, request, resolved, None)
+        write_whole(path / "plan.json", plan_to_json(sweep.plan))
+        write_whole(path / "config.json", to_json(sweep.config))
+    return sweep
+
+
+@contextlib.contextmanager
+def preview(experiment: Experiment, request: Request) -> Iterator[Sweep]:
+    """The sweep as it would be planned. Its folder is only read; data that it lacks are in one that goes again."""
+    if request.space is None:
+        yield open_sweep(experiment, request.workdir)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        yield _extended(experiment, request, _resolve(experiment, request, scratch), scratch)
+
+
+class _Resolved(NamedTuple):
+    cells: list[Cell]
+    code: Code
+
+
+def _resolve(experiment: Experiment, request: Request, scratch: Path | None) -> _Resolved:
+    """Every cell, checked: its values first, before data are read or anything is compiled."""
     config, path = request.config, request.workdir
+    assert request.space is not None
+    assert request.configure is not None
     _require_settings(config, experiment)
-    code = current_code()
     space = request.space()
-    adjust = functools.partial(_match, experiment, config, path, space)
-    cells = resolve(space, request.configure, experiment.identify, code, adjust)
+
+    def adjust(configs):
+        _check(experiment, configs)
+        if not config.sweep.match:
+            return configs
+        found = _match(experiment, config, space, configs, functools.partial(data_folder, path, scratch, experiment))
+        _check(experiment, found)
+        return found
+
+    code = functools.partial(current_code, experiment, config)
+    cells = resolve(space, request.configure, experiment.identify, lambda: code().version, adjust)
     place_of([cell.overrides for cell in cells], config.sweep.baseline)
     _require_answerable(config, experiment, cells)
-    for flat in {repr({**cell.config, "seeds": 0}): cell.config for cell in cells}.values():
+    return _Resolved(cells, code())
+
+
+def _check(experiment: Experiment, configs: Sequence[Mapping[str, Any]]) -> None:
+    for flat in {repr({**flat, "seeds": 0}): flat for flat in configs}.values():
         experiment.check(nested(flat))
-    with hold(path):
-        stored, plan = read_config(path), read_plan(path / "plan.json")
-        if stored is not None and plan is None:
-            raise UserError(f"{path}: holds a run, not a sweep. Choose another --workdir.")
-        if stored is not None:
-            refuse_other(path, without_settings(stored), without_settings(config))
-        if not any((path / "cells").glob("*")):
-            plan = None  # nothing was begun
-        if plan is not None and plan.code != code:
-            sweep = Sweep(path, experiment, config, plan)
-            plan, cells = only(plan, sweep.is_done), _of_other_code(sweep, cells, code)
 
-        def choose(cell, count):
-            return _how(experiment, config, nested(cell.config), data_folder(path, experiment, cell.config), count)
 
-        plan = extend(plan, cells, code, experiment.dynamic, choose)
-        write_whole(path / "plan.json", plan_to_json(plan))
-        write_whole(path / "config.json", to_json(config))
-    return Sweep(path, experiment, config, plan)
+def _extended(experiment: Experiment, request: Request, resolved: _Resolved, scratch: Path | None) -> Sweep:
+    """The plan in the sweep's folder with the cells that it lacks. Raises UserError where the folder is another's."""
+    config, path, (cells, code) = request.config, request.workdir, resolved
+    stored, plan = read_config(path), read_plan(path / "plan.json")
+    if stored is not None and plan is None:
+        raise UserError(f"{path}: holds a run, not a sweep. Choose another --workdir.")
+    if stored is not None:
+        refuse_other(path, without_settings(stored), without_settings(config))
+    if not any((path / "cells").glob("*")):
+        plan = None  # nothing was begun
+    if plan is not None and plan.code != code.version:
+        sweep = Sweep(path, experiment, config, plan)
+        plan, cells = only(plan, sweep.is_done), _of_other_code(sweep, cells)
+
+    def choose(cell, count):
+        return _how(experiment, config, nested(cell.config), data_folder(path, scratch, experiment, cell.config), count)
+
+    return Sweep(path, experiment, config, extend(plan, cells, code, experiment.dynamic, choose), scratch)
 
 
 def describe_plan(sweep: Sweep) -> str:
@@ -103,13 +149,14 @@ def describe_plan(sweep: Sweep) -> str:
     return f"{table}\n\n{len(sweep.plan.cells)} cells; about {total / 60:,.1f} minutes of training left, one at a time"
 
 
-def _of_other_code(sweep: Sweep, cells: Sequence[Cell], code: str) -> list[Cell]:
+def _of_other_code(sweep: Sweep, cells: Sequence[Cell]) -> list[Cell]:
     """The cells, those that other code has done by their names there. Raises UserError unless that was asked for."""
     done = sum(map(sweep.is_done, sweep.plan.cells))
     if not sweep.config.sweep.any_code:
         raise UserError(
-            f"{sweep.path}: its {len(sweep.plan.cells)} cells, {done} of them done, were made by other code "
-            f"({sweep.plan.code}; this is {code}). Choose another --workdir, or mix them: --config.sweep.any_code=True."
+            f"{sweep.path}: its {len(sweep.plan.cells)} cells, {done} of them done, were made by other code; "
+            f"{changed_since(sweep)}. Choose another --workdir, or keep those that are done and make the others with "
+            "today's code: --config.sweep.any_code=True."
         )
     by_config = {name.partition("-")[0]: name for name in sweep.plan.cells if sweep.is_done(name)}
     return [cell._replace(name=by_config.get(cell.name.partition("-")[0], cell.name)) for cell in cells]
@@ -159,16 +206,18 @@ def _require_answerable(config: ConfigDict, experiment: Experiment, cells: Seque
 
 
 def _match(
-    experiment: Experiment, config: ConfigDict, path: Path, space: list[dict], configs: list[dict[str, Any]]
+    experiment: Experiment,
+    config: ConfigDict,
+    space: list[dict],
+    configs: list[dict[str, Any]],
+    folder_of: Callable[[Mapping[str, Any]], Path],
 ) -> list[dict[str, Any]]:
-    """The cells' configs, all to train for as many FLOPs as the baseline where that was asked for."""
-    if not config.sweep.match:
-        return configs
+    """The cells' configs, all to train for as many FLOPs as the baseline; `folder_of` tells where their data are."""
     if (count := experiment.flops) is None:
         raise UserError(f"config.sweep.match: {config.experiment} trains nothing to match.")
 
     def flops(flat):
-        return count(experiment.open(nested(flat), data_folder(path, experiment, flat)))
+        return count(experiment.open(nested(flat), folder_of(flat)))
 
     def solve(flat):
         found = matched(flat, config.sweep.match_by, config.sweep.match_unit, target, flops)

@@ -19,7 +19,7 @@ from attention_jax.runs.experiment import Together, finished
 from attention_jax.runs.folder import Busy, Run, hold, to_json, write_result, write_whole
 from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.training import Bar, tell
-from attention_jax.sweeps.folder import Sweep, current_code
+from attention_jax.sweeps.folder import Sweep, changed_since
 from attention_jax.sweeps.plan import Group
 from attention_jax.sweeps.population import Wave, train_wave
 
@@ -32,10 +32,10 @@ def work(sweep: Sweep) -> None:
     A cell that fails is put down in its error.txt and stops nothing else. Raises Interrupted where asked to stop, and
     UserError where the plan is of other code.
     """
-    if sweep.plan.code != (code := current_code()) and not sweep.config.sweep.any_code:
+    if sweep.config.sweep.any_code is False and (changed := changed_since(sweep)):
         raise UserError(
-            f"{sweep.path}: planned with other code ({sweep.plan.code}; this is {code}). Start it with --mode=sweep "
-            "--config=…, which says what there is to do."
+            f"{sweep.path}: was planned with other code; {changed}. Start it with --mode=sweep --config=…, which says "
+            "what there is to do."
         )
     steps = sum(sweep.steps(group) * len(wave) for group, wave in _missing(sweep))
     population = sweep.config.population
