@@ -4,9 +4,11 @@ import ast
 import functools
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from attention_jax.runs.provenance import git
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("attention_jax", "experiments", "configs", "launch")
@@ -56,6 +58,22 @@ def shown(files: Iterable[str]) -> str:
 def meaning(text: str) -> str:
     """What a module says without its comments and docstrings."""
     return _meaning(ast.parse(text))
+
+
+def changes(commit: str, paths: Sequence[str]) -> list[str] | None:
+    """Which files say something else than at a commit; None where the commit is not known."""
+    there, edited = (git(asked, "--name-only", commit, "--", *paths) for asked in ("ls-tree", "diff"))
+    if not commit or there is None or edited is None:
+        return None
+    new = set(paths) - set(there.split())
+    return [path for path in sorted({*edited.split(), *new}) if path in new or not _says_the_same(commit, path)]
+
+
+def _says_the_same(commit: str, path: str) -> bool:
+    before, now = git("show", f"{commit}:{path}"), ROOT / path
+    if before is None or not now.is_file():
+        return False
+    return meaning(before) == meaning(now.read_text(encoding="utf-8"))
 
 
 def place_of(path: str) -> Path:
