@@ -88,6 +88,25 @@ def names_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [_with_keys(one, keys) for one in settings]
 
 
+def short_keys(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The keys in which settings' overrides differ, each with as much of it as tells it from the others."""
+    keys = _differing(settings)
+    return {key: _short(key, keys) for key in keys}
+
+
+def cells_table(answer: Answer, seeds: Mapping[str, Sequence[int]]) -> Table:
+    """Each setting's cells: links to their folders, by their seeds."""
+    from markupsafe import Markup
+
+    def links(cells):
+        named = [(name, ", ".join(map(str, seeds[name]))) for name in cells]
+        return Markup(" ").join(Markup('<a href="cells/{}/">{}</a>').format(*one) for one in named)
+
+    order = answer.comparison.order
+    rows = [(_named(answer, place), links(answer.settings[place].cells)) for place in order]
+    return Table("Cells", ("setting", "seeds"), rows, "cells.csv has every number of every seed.")
+
+
 def names_of_task(values: Mapping[str, Any]) -> str:
     """What settings are compared within: the value of its one key, or each value with its key."""
     if len(values) == 1:

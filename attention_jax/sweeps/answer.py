@@ -16,6 +16,7 @@ from attention_jax.reports.sweep import (
     Answer,
     Curve,
     Setting,
+    cells_table,
     figures_of,
     names_of,
     names_of_task,
@@ -27,6 +28,7 @@ from attention_jax.runs.experiment import finished
 from attention_jax.runs.folder import Run, to_json, write_result, write_whole
 from attention_jax.sweeps.cells import place_of
 from attention_jax.sweeps.folder import Sweep, failures, read_result, require_metrics
+from attention_jax.sweeps.records import records_of, write_cells
 
 ENDS = {"diverged": "diverged", "dropped": "dropped at a rung"}
 COSTS = ("cost.parameters", "cost.flops", "cost.seconds", "cost.step_seconds", "cost.tokens_per_second")
@@ -57,7 +59,10 @@ def write_answer(sweep: Sweep) -> Path:
             tables, figures = [*tables, *found.tables], [*figures, *found.figures]
         result = {**found.result, "orders": {**found.result["orders"], **result["orders"]}}
     status = "finished" if all(map(sweep.is_done, sweep.plan.cells)) else "unfinished"
+    result["cells"] = records_of(sweep)
     write_result(sweep.path, {**finished(sweep.config, result), **_made_by(sweep), "status": status})
+    write_cells(sweep)
+    tables.append(cells_table(answers[0], {name: sweep.flat[name]["seeds"] for name in sweep.plan.cells}))
     page = render(f"{sweep.config.experiment}: {sweep.path.name}", tables, figures, to_json(sweep.config))
     write_whole(sweep.path / "report.html", page)
     return sweep.path / "report.html"

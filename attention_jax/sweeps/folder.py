@@ -5,7 +5,9 @@ SWEEP/plan.json        every cell, and which share a program
 SWEEP/cells/NAME/      a run's folder each; a cell is done when its result.json is there
 SWEEP/waves/NAME/      the lock and, while it trains, the checkpoints of cells that train together
 SWEEP/data/            corpora, imported once for all cells that share them
-SWEEP/result.json      the settings in order, and what the experiment says of all cells together
+SWEEP/result.json      the settings in order, what the experiment says of all cells together, and a record a cell
+SWEEP/cells.csv        these records, a row a cell and seed: every override, its status, its folder, every metric
+SWEEP/by_setting/      a link to each cell by its setting: score=cosine,seed=1 → ../cells/NAME
 """
 
 import dataclasses

@@ -4,14 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
+from sweeper import sweep_of
 
 from attention_jax.reports.sweep import table_of
-from attention_jax.runs.experiment import Experiment
 from attention_jax.sweeps.answer import compare, learning_curve, write_answer
-from attention_jax.sweeps.folder import Sweep, read_result
-from attention_jax.sweeps.plan import Group, Plan, PlannedCell
-from attention_jax.sweeps.settings import POPULATION, SWEEP
+from attention_jax.sweeps.folder import read_result
 from attention_jax.sweeps.working import drop_worst
 
 # t of 97.5% with two degrees of freedom
@@ -37,39 +34,6 @@ def test_a_step_that_a_seed_has_not_reached_is_not_on_the_curve():
     lines = [{"step": 1, "seed": seed, "loss": 1.0} for seed in (0, 1)] + [{"step": 2, "seed": 0, "loss": 0.0}]
     assert learning_curve(lines, "loss").steps == [1]
     assert learning_curve([], "loss").steps == []
-
-
-def sweep_of(
-    folder, values, *, population=None, within=(), metric="validation.loss", best_by="validation.loss", steps=30
-):
-    """A sweep whose cells are done: values are {setting: {seed: value, or what became of it}}."""
-    planned, results = {}, {}
-    for setting, seeds in values.items():
-        overrides = setting if isinstance(setting, tuple) else (("optimizer.learning_rate", setting),)
-        for seed, value in seeds.items():
-            name = f"{len(planned):012d}-code"
-            planned[name] = PlannedCell(dict(overrides) | {"seeds": (seed,)}, dict(overrides) | {"seeds": (seed,)})
-            results[name] = value
-    config = ConfigDict(
-        {
-            "experiment": "e",
-            "seeds": (0,),
-            "train": {"best_by": best_by},
-            "precision": {},
-            "sweep": SWEEP | {"metric": metric, "within": within},
-            "population": POPULATION | (population or {}),
-        }
-    )
-    experiment = Experiment(*[lambda *a: None] * 5)
-    group = Group("group", {"experiment": "e", "train.steps": steps}, "loop", [list(planned)])
-    sweep = Sweep(folder, experiment, config.lock(), Plan("code", planned, [group]))
-    for name, value in results.items():
-        path = sweep.cell(name)
-        path.mkdir(parents=True)
-        split, _, measure = metric.partition(".")
-        ended = {"status": value} if isinstance(value, str) else {"status": "finished", split: {measure: value}}
-        (path / "result.json").write_text(json.dumps(ended | {"seeds": list(planned[name].overrides["seeds"])}))
-    return sweep
 
 
 def rows_of(answer):
