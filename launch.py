@@ -33,12 +33,12 @@ from ml_collections import ConfigDict, config_flags
 
 import experiments
 from attention_jax.errors import UserError
-from attention_jax.runs import stored
+from attention_jax.launcher import stored
+from attention_jax.launcher.modes import MODES
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.folder import read_config
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.machine import set_up
-from attention_jax.runs.modes import MODES
 from attention_jax.runs.provenance import provenance
 from attention_jax.runs.sweeps import is_sweep
 

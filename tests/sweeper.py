@@ -5,9 +5,9 @@ import time
 
 import experiments
 from attention_jax.data.grammar import sentence_pairs
+from attention_jax.launcher.modes import MODES
 from attention_jax.runs import sweeps
 from attention_jax.runs.experiment import Request
-from attention_jax.runs.modes import MODES
 from attention_jax.sweeps.space import grid, product, seeds
 from configs import nmt
 

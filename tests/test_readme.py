@@ -5,7 +5,7 @@ import re
 from support import ROOT
 
 from attention_jax.data.tokenizers import TOKENIZERS
-from attention_jax.runs.modes import MODES
+from attention_jax.launcher.modes import MODES
 from attention_jax.sweeps import space
 from configs import nmt
 from experiments import load

@@ -12,9 +12,9 @@ import experiments
 from attention_jax.data.algorithmic import END, SEP
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.launcher.modes import MODES
 from attention_jax.runs import sweeps
 from attention_jax.runs.experiment import Request
-from attention_jax.runs.modes import MODES
 from attention_jax.sweeps.space import grid, product, seeds
 from configs import positional_encoding as configs
 from experiments._extrapolation import portrait
