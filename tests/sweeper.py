@@ -3,8 +3,8 @@
 import csv
 import time
 
-import experiments
 from attention_jax.data.grammar import sentence_pairs
+from attention_jax.launcher import experiments
 from attention_jax.launcher.modes import MODES
 from attention_jax.runs import sweeps
 from attention_jax.runs.experiment import Request

@@ -8,11 +8,11 @@ import pytest
 from ml_collections import ConfigDict
 from support import ROOT
 
-import experiments
 from attention_jax.data.config import DataConfig
 from attention_jax.data.grammar import sentence_pairs
 from attention_jax.data.importing import export_to_tfds, require_usable
 from attention_jax.data.tokenizers import SUBWORDS
+from attention_jax.launcher import experiments
 from attention_jax.launcher.modes import MODES
 from attention_jax.runs.experiment import Request
 from attention_jax.sweeps.cells import flatten, without_settings

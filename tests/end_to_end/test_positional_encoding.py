@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import experiments
 from attention_jax.data.algorithmic import END, SEP
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.launcher import experiments
 from attention_jax.launcher.modes import MODES
 from attention_jax.runs import sweeps
 from attention_jax.runs.experiment import Request

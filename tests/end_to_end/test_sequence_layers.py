@@ -2,8 +2,8 @@
 
 import pytest
 
-import experiments
 from attention_jax.errors import UserError
+from attention_jax.launcher import experiments
 from configs import sequence_layers as configs
 from experiments.sequence_layers import LAYERS, measure
 

@@ -13,8 +13,8 @@ import pytest
 from support import ROOT
 from sweeper import RATES, SMALL, TINY
 
-import experiments
 from attention_jax.errors import UserError
+from attention_jax.launcher import experiments
 from attention_jax.runs import planning, sweeps, working
 from attention_jax.runs.folder import Run, hold, read_config
 from attention_jax.sweeps.cells import flatten, nested
