@@ -16,7 +16,7 @@ from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, Reference, load_references
 from attention_jax.data.importing import export_to_tfds, identify, load_or_import
 from attention_jax.data.tokenizers import split_words
-from attention_jax.errors import UserError
+from attention_jax.errors import UserError, require
 from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.evaluation.translation import book_scores
 from attention_jax.reports.figures import Figure
@@ -111,6 +111,7 @@ def together(config: ConfigDict, folder: Path, how: str) -> Together:
     if config.evaluate.examples < 1:
         raise UserError(f"config.evaluate.examples={config.evaluate.examples}: needs 1 or more.")
     bleu_tokens(config)  # what cannot be counted is refused before any work
+    require("sacrebleu")
     corpus, programs = open_corpus(config, folder)
     _tell_import(corpus)
     job = task(config, corpus, programs)

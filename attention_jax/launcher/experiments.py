@@ -32,7 +32,7 @@ def load(name: str) -> Experiment:
 
 def names() -> dict[str, str]:
     """Each experiment that a name without a dot can mean, and its module."""
-    found = {}
+    found: dict[str, str] = {}
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         folders = (spec.submodule_search_locations or ()) if spec else ()

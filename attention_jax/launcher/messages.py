@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from attention_jax.errors import UserError, extra_of
+from attention_jax.errors import UserError, missing
 from attention_jax.launcher import config_files
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.sweeps.cells import flatten
@@ -53,9 +53,9 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
         key = re.sub(r"\W", "", str(error))
         fail(f"the config has no {key!r}: add it to the config file, or use the version that started the run.")
     except ModuleNotFoundError as error:
-        if not (extra := extra_of(error.name or "")):
+        if not (message := missing(error.name or "")):
             raise
-        fail(f'{error.name} is not installed, and this needs it: pip install "attention_jax[{extra}]".')
+        fail(message)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             fail(f"{error.filename or 'input or output'}: {error.strerror or error}.")

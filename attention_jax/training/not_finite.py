@@ -160,9 +160,10 @@ def _what(value: Any) -> str:
     """NaN, infinity or "" for a value that is finite, or no number."""
     if not jnp.issubdtype(value.dtype if hasattr(value, "dtype") else np.result_type(value), jnp.inexact):
         return ""
-    if bool(jnp.isnan(value).any()):
-        return "NaN"
-    return "" if bool(jnp.isfinite(value).all()) else "infinity"
+    array = np.asarray(value)
+    if np.isfinite(array).all():
+        return ""
+    return "NaN" if np.isnan(array).any() else "infinity"
 
 
 def layer_of(scopes: Sequence[str]) -> str:

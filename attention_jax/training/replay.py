@@ -29,7 +29,7 @@ def watched(trainer: Trainer | None, seeds: Sequence[int]) -> Trainer:
         before = jax.tree.map(jnp.copy, packed)
         after = population.call(packed, tables, rows, count, hypers)
         was, now = population.look(before), population.look(after)
-        for member in np.flatnonzero(was.is_finite & ~now.is_finite):
+        for member in map(int, np.flatnonzero(was.is_finite & ~now.is_finite)):
             done = int(now.step[member] - was.step[member]) - 1
             state = population.unpack(population.call(before, tables, rows, done, hypers))[member]
             found = _explained(trainer, state, _batch(tables[member], rows[member][done]), hypers[member])
@@ -50,4 +50,4 @@ def _explained(trainer: Trainer, state: TrainState, batch: Any, hyper: Any) -> s
 
 
 def _batch(table: Any, row: np.ndarray) -> Any:
-    return jax.tree.map(lambda column: gather(column, row), table)
+    return jax.tree.map(lambda column: gather(column, jnp.asarray(row)), table)

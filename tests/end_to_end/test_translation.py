@@ -242,7 +242,7 @@ def test_a_nan_is_told_with_its_operation_and_layer(launcher, tmp_path):
     assert process.returncode == 1
     line = process.err.splitlines()[-1]
     assert line.startswith("error: --debug_nans: seed 0, step 2: the loss is not finite; the first NaN is made by ")
-    assert re.search(r" in Bahdanau/decode/\S+ \(attention_jax/\S+\.py:\d+\)", line)
+    assert re.search(r" in Bahdanau/\w+/\S+ \(attention_jax/\S+\.py:\d+\)", line)
     assert "Traceback" not in process.err
 
 

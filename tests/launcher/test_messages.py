@@ -51,7 +51,7 @@ def test_what_nobody_calls_so_has_no_suggestion():
         (UserError("PATH: bad."), "error: PATH: bad."),
         (
             ModuleNotFoundError("No module named 'sacrebleu'", name="sacrebleu.metrics"),
-            'error: sacrebleu.metrics is not installed, and this needs it: pip install "attention_jax[nmt]".',
+            'error: sacrebleu is not installed, and is needed here: pip install "attention_jax[nmt]".',
         ),
     ],
 )
