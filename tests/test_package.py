@@ -22,7 +22,7 @@ from attention_jax.experiments.kernel_regression import EXPERIMENT
 """
 CONFIG = """
 from attention_jax.configs.kernel_regression import get_config as base
-from attention_jax.sweeps.space import grid
+from attention_jax.sweeps.space import grid, product
 
 
 def get_config():
@@ -32,7 +32,7 @@ def get_config():
 
 
 def sweep():
-    return grid("data.n", (5, 7))
+    return product([{"estimators": ("kernel",)}], grid("data.n", (5, 7)))
 """
 
 
@@ -81,7 +81,18 @@ def test_it_is_imported_where_nothing_else_is_installed(installed):
     assert process.stdout.strip() == attention_jax.__version__, process.stderr
 
 
-def test_the_command_runs_a_config_file_of_the_package_from_anywhere(installed, tmp_path):
+def test_the_command_finds_the_packages_config_files_from_anywhere(installed, tmp_path):
+    command = installed / "bin" / "attention-jax"
+    process = python(command, "--help", cwd=tmp_path)
+    assert "  attention-jax --config=configs/nmt.py:" in process.stdout
+    process = python(command, "--config=configs/absent.py", cwd=tmp_path)
+    assert "configs/absent.py: no such config; there are configs/kernel_regression.py" in process.stderr
+    process = python(command, "--config=configs/kernel_regression.py", "--mode=describe", cwd=tmp_path)
+    assert "FLOPs a step" in process.stdout, process.stderr
+
+
+@pytest.mark.slow
+def test_the_command_trains_from_anywhere_and_the_result_says_of_which_version(installed, tmp_path):
     asked = ["--config=configs/kernel_regression.py", "--config.draws=2", "--config.learned.steps=2", "--workdir=w"]
     process = python(installed / "bin" / "attention-jax", *asked, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
@@ -89,12 +100,9 @@ def test_the_command_runs_a_config_file_of_the_package_from_anywhere(installed, 
     assert result["command"] == f"attention-jax {' '.join(asked)}"
     assert result["code"] == {"commit": "", "changed": None}
     assert result["versions"]["attention_jax"] == attention_jax.__version__
-    process = python(installed / "bin" / "attention-jax", "--help", cwd=tmp_path)
-    assert "  attention-jax --config=configs/nmt.py:" in process.stdout
-    process = python(installed / "bin" / "attention-jax", "--config=configs/absent.py", cwd=tmp_path)
-    assert "configs/absent.py: no such config; there are configs/kernel_regression.py" in process.stderr
 
 
+@pytest.mark.slow
 def test_a_users_own_experiment_and_sweep_run_in_workers_of_the_installed_copy(installed, tmp_path):
     (tmp_path / "mylab").mkdir()
     (tmp_path / "mylab" / "study.py").write_text(STUDY)

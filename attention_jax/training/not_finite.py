@@ -4,6 +4,7 @@ Every value that is not finite carries its origin: the first operation that made
 has none, and what a `where` drops is not followed.
 """
 
+import dataclasses
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 
-class Origin(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Origin:
     """What made a value that is not finite: an operation, its layer and line, and the infinity that it was given."""
 
     what: str  # NaN, infinity
