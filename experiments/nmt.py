@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.config import DataConfig
 from attention_jax.data.importing import export_to_tfds, identify
-from attention_jax.errors import UserError
+from attention_jax.errors import UserError, require
 from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
@@ -47,6 +47,7 @@ def together(session: Session, how: str) -> Together:
     if config.evaluate.examples < 1:
         raise UserError(f"config.evaluate.examples={config.evaluate.examples}: needs 1 or more.")
     bleu_tokens(config)  # what cannot be counted is refused before any work
+    require("sacrebleu")
     tell_import(session.corpus.meta)
     task = task_of(session)
     return Together(

@@ -6,10 +6,10 @@ import time
 
 from ml_collections import ConfigDict
 
-import experiments
 from attention_jax.data.grammar import sentence_pairs
+from attention_jax.launcher import experiments
+from attention_jax.launcher.modes import MODES
 from attention_jax.runs.experiment import Experiment, Request
-from attention_jax.runs.modes import MODES
 from attention_jax.sweeps.folder import Sweep, open_sweep, read_result
 from attention_jax.sweeps.plan import Group, Plan, PlannedCell
 from attention_jax.sweeps.planning import make_plan

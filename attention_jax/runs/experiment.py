@@ -23,7 +23,7 @@ from attention_jax.training.state import Variables
 
 # What numbers come from.
 PACKAGES = (
-    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy"),
+    *("attention_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy"),
     *("sacrebleu", "sentencepiece", "spacy", "sacremoses"),
 )
 
@@ -78,6 +78,8 @@ class Request(NamedTuple):
     reference: str = ""
     output: str = "-"
     attention: str = ""
+    verbose: bool = False
+    debug_nans: bool = False
     space: Callable[[], list[dict]] | None = None  # the cells of a sweep over this config
     configure: Callable[[str], ConfigDict] | None = None  # a variant's config; "": this one
     command: tuple[str, ...] = ()  # starts the launcher

@@ -5,9 +5,9 @@ import time
 import pytest
 from sweeper import Sweeper
 
-import experiments
+from attention_jax.launcher import experiments
+from attention_jax.launcher.modes import MODES
 from attention_jax.runs.experiment import Request
-from attention_jax.runs.modes import MODES
 from attention_jax.tasks.translation import combining, session
 from attention_jax.training.checkpoints import Checkpoints
 

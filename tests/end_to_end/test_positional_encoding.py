@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import experiments
 from attention_jax.data.algorithmic import END, SEP
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.launcher import experiments
+from attention_jax.launcher.modes import MODES
 from attention_jax.runs.experiment import Request
-from attention_jax.runs.modes import MODES
 from attention_jax.sweeps.folder import open_sweep, read_result
 from attention_jax.sweeps.space import grid, product, seeds
 from attention_jax.tasks.language_model.algorithmic import _held_out

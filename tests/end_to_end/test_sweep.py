@@ -13,8 +13,8 @@ import pytest
 from support import ROOT
 from sweeper import RATES, SMALL, TINY
 
-import experiments
 from attention_jax.errors import UserError
+from attention_jax.launcher import experiments
 from attention_jax.runs.code import Code
 from attention_jax.runs.config import flatten, nested
 from attention_jax.runs.folder import Run, hold, read_config

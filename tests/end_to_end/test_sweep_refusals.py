@@ -79,7 +79,7 @@ def test_where_slurm_is_not_it_says_so(sweeper, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["evaluate", "translate"])
 def test_a_mode_of_one_run_names_a_sweeps_cells(sweeper, mode):
-    sweeper.run(RATES, mode="plan")
+    sweeper.plan(RATES)
     with pytest.raises(UserError, match=r"sweep: a sweep, none of whose cells is done. Go on with it: --mode=sweep"):
         sweeper.run(RATES, mode=mode)
     done = sweeper.folder / "sweep" / "cells" / "0a1b"

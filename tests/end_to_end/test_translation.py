@@ -237,10 +237,13 @@ def test_dollars_in_a_corpus_are_words(launcher, tmp_path):
     assert process.returncode == 0, process.err
 
 
-def test_a_nan_is_found_where_it_is_born(launcher, tmp_path):
+def test_a_nan_is_told_with_its_operation_and_layer(launcher, tmp_path):
     process = launcher.run(tmp_path / "run", "--debug_nans", optimizer__learning_rate=1e30)
     assert process.returncode == 1
-    assert "FloatingPointError" in process.err
+    line = process.err.splitlines()[-1]
+    assert line.startswith("error: --debug_nans: seed 0, step 2: the loss is not finite; the first NaN is made by ")
+    assert re.search(r" in Bahdanau/\w+/\S+ \(attention_jax/\S+\.py:\d+\)", line)
+    assert "Traceback" not in process.err
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ def forget():
 def checkout(tmp_path, monkeypatch):
     """A repository of three modules, of which `experiments.one` imports the second; commits what is in it."""
     files = {
+        "launch.py": "",
         "experiments/__init__.py": "",
         "experiments/one.py": "from attention_jax import two\n",
         "attention_jax/__init__.py": "",

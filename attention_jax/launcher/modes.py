@@ -10,6 +10,7 @@ import jax
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.launcher.description import table_of
 from attention_jax.reports.page import render, show_number
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Request, Session, finished
@@ -24,6 +25,7 @@ from attention_jax.sweeps.planning import describe_plan, make_plan, preview
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.working import work
 from attention_jax.training.cost import cost
+from attention_jax.training.replay import watched
 
 SHOWN_CELLS = 8  # of a sweep, in a message
 
@@ -35,6 +37,8 @@ def train(experiment: Experiment, request: Request) -> None:
         if run.seeds_before or run.result() is None:
             session = experiment.open(config, run.path / "data")
             together = experiment.together(session, "loop")
+            if request.debug_nans:
+                together = together._replace(trainer=watched(together.trainer, config.seeds))
             if run.seeds_before:
                 gain_seeds(config, run, together)
             train_run(config, run, together)
@@ -111,14 +115,10 @@ def prepare(experiment: Experiment, request: Request) -> None:
 
 def describe(experiment: Experiment, request: Request) -> None:
     """Parameters, memory and FLOPs of one training step, without data or training."""
-    from tabulate import tabulate
-
     description = experiment.describe(request.config)
-    leaves = jax.tree_util.tree_leaves_with_path(description.parameters)
-    rows = [(_name(path), "×".join(map(str, leaf.shape)), leaf.dtype, leaf.size) for path, leaf in leaves]
-    print(tabulate(rows, headers=("parameter", "shape", "dtype", "size"), intfmt=",", tablefmt="presto"))
+    print(table_of(description.parameters, request.verbose))
     spent = cost(description.step, *description.arguments)
-    print(f"\nparameters        {sum(leaf.size for _, leaf in leaves):,}")
+    print(f"\nparameters        {sum(leaf.size for leaf in jax.tree.leaves(description.parameters)):,}")
     print(f"memory a step     {spent.bytes / 2**20:,.1f} MiB")
     print(f"FLOPs a step      {spent.flops:,.0f}")
 
@@ -174,6 +174,7 @@ def _print_answer(sweep: Sweep) -> None:
 def _alone(mode: Callable[[Experiment, Request], None]) -> Callable[[Experiment, Request], None]:
     """A mode of a run, whose config has nothing to say of sweeps."""
 
+    @functools.wraps(mode)
     def called(experiment, request):
         mode(experiment, request._replace(config=without_settings(request.config)))
 
@@ -251,7 +252,3 @@ def _show(name: str, value: Any) -> str:
     if isinstance(value, list) and "ci95" in name:
         return " to ".join(_show("", end) for end in value)
     return show_number(value) if isinstance(value, (int, float)) else ""
-
-
-def _name(path: tuple) -> str:
-    return "/".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path)
