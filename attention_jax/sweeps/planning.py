@@ -1,6 +1,7 @@
 """Planning a sweep: every cell checked before anything runs, and what shares a program."""
 
 import contextlib
+import dataclasses
 import functools
 import tempfile
 import time
@@ -57,11 +58,11 @@ def make_plan(experiment: Experiment, request: Request) -> Sweep:
 @contextlib.contextmanager
 def preview(experiment: Experiment, request: Request) -> Iterator[Sweep]:
     """The sweep as it would be planned. Its folder is only read; data that it lacks are in one that goes again."""
-    if request.space is None:
-        yield open_sweep(experiment, request.workdir)
-        return
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
+        if request.space is None:
+            yield dataclasses.replace(open_sweep(experiment, request.workdir), scratch=scratch)
+            return
         yield _extended(experiment, request, _resolve(experiment, request, scratch), scratch)
 
 
