@@ -35,6 +35,7 @@ def train(experiment: Experiment, request: Request) -> None:
     config = request.config
     with request.open(extend=True) as run:
         if run.seeds_before or run.result() is None:
+            experiment.check(config)
             session = experiment.open(config, run.path / "data")
             together = experiment.together(session, "loop")
             if request.debug_nans:

@@ -98,9 +98,10 @@ def _search(config: ConfigDict) -> Callable:
             f"config.evaluate: top_k={asked.top_k} and top_p={asked.top_p} are of words that are drawn: "
             "set temperature to more than 0."
         )
-    key, find_best = jax.random.key(asked.seed), _beam_search(config)
+    find_best = _beam_search(config)
 
     def draw(step, cache, is_empty, longest, places):
+        key = jax.random.key(asked.seed)  # made here: what is made outside may be another trace's
         keys = jax.vmap(functools.partial(jax.random.fold_in, key))(places)
         kept = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p}
         return sample(step, cache, is_empty, longest, keys, **kept, **ENDS)
