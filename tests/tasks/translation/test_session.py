@@ -1,4 +1,4 @@
-"""A session's cost is that of its steps."""
+"""A session's cost is that of its steps, and what it makes outlives whoever asked first."""
 
 import collections
 
@@ -24,6 +24,17 @@ def test_the_cost_of_a_run_is_that_of_its_steps_one_by_one(tmp_path):
     steps = collections.Counter(batches.call(0, step, step + 1).bucket for step in range(config.train.steps))
     spent = sum(count * step_flops(session.programs.model, buckets[place]) for place, count in steps.items())
     assert session.cost["flops"] == pytest.approx(spent, rel=1e-9)
+
+
+def test_what_a_session_makes_is_no_part_of_a_trace_that_first_asks_for_it(tmp_path):
+    config = get_config("bahdanau,embedded")
+    config.model.kwargs.update(embedding=8, hidden=8)
+    config.evaluate.temperature = 1.5  # draws with a key that the programs hold
+    session = Session(config, tmp_path / "data")
+    shapes = jax.eval_shape(session.init, jax.random.key(0))
+    batch = {name: jax.ShapeDtypeStruct((2, 4), jnp.int32) for name in ("source", "target")}
+    batch["place"] = jax.ShapeDtypeStruct((2,), jnp.int32)
+    assert jax.eval_shape(session.programs.translate, (shapes,), batch).shape[0] == 2
 
 
 def step_flops(model, bucket):
