@@ -49,7 +49,7 @@ class Session:
 
     @property
     def init(self) -> Init:
-        """key → fresh variables of the model, which is made before `init` is traced: what is made in a trace ends there."""
+        """key → fresh variables. The model is made before this is traced: what is made in a trace ends with it."""
         return functools.partial(init, self.programs.model)
 
     def trained(self, config: ConfigDict, run: Path) -> list[Trained]:
