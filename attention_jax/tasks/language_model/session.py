@@ -18,7 +18,7 @@ from attention_jax.tasks.language_model.model import build, init, loss
 from attention_jax.tasks.language_model.source import Curves, Source
 from attention_jax.tasks.language_model.text import open_text
 from attention_jax.training.description import Description, description_of
-from attention_jax.training.saved import best_variables
+from attention_jax.training.saved import Init, best_variables
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
 
@@ -76,9 +76,10 @@ class Session:
         """Raise UserError for values that do not fit one another."""
         _ = self.measured
 
-    def init(self, key: jax.Array) -> Variables:
-        """Fresh variables of the model."""
-        return init(self.model, key)
+    @property
+    def init(self) -> Init:
+        """key → fresh variables. The model is made before this is traced: what is made in a trace ends with it."""
+        return functools.partial(init, self.model)
 
     @functools.cached_property
     def loss(self) -> Loss:

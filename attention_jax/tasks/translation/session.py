@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from pathlib import Path
 
-import jax
 from ml_collections import ConfigDict
 
 from attention_jax.data.batching import split_buckets
@@ -16,7 +15,7 @@ from attention_jax.tasks.translation.combining import COMBINE, require_combinati
 from attention_jax.tasks.translation.model import build, describe, init
 from attention_jax.tasks.translation.programs import Translator, translator
 from attention_jax.tasks.translation.translating import Trained
-from attention_jax.training.state import Variables
+from attention_jax.training.saved import Init
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +54,10 @@ class Session:
         config.evaluate.update({"beams": config.evaluate.test_beams, "temperature": 0.0, "top_k": 0, "top_p": 1.0})
         return translator(self.programs.model, config)
 
-    def init(self, key: jax.Array) -> Variables:
-        """Fresh variables of the model."""
-        return init(self.programs.model, key)
+    @property
+    def init(self) -> Init:
+        """key → fresh variables. The model is made before this is traced: what is made in a trace ends with it."""
+        return functools.partial(init, self.programs.model)
 
     def trained(self, config: ConfigDict, run: Path) -> list[Trained]:
         """What translates in the folder of a trained run, for each seed, as `config.evaluate` says.
