@@ -35,6 +35,9 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
     config = asked if asked is not None else stored_config(workdir)
     if config is None:
         raise UserError(f"{workdir}: no run here. Name an experiment with --config=configs/…")
+    mode = _mode(config, workdir)
+    if flags.DEBUG_NANS.value and mode != "train":
+        raise UserError(f"--debug_nans: is for --mode=train, and this is {mode}: train the cell or run in question.")
     set_up(config.precision)
     request = Request(
         config,
@@ -51,7 +54,7 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
         configure=_configure,
         command=tuple(command),
     )
-    MODES[_mode(config, workdir)](experiments.load(config.experiment), request)
+    MODES[mode](experiments.load(config.experiment), request)
 
 
 def _mode(config: ConfigDict, workdir: Path) -> str:

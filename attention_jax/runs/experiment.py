@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+import attention_jax
 from attention_jax.errors import UserError
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.figures import Figure
@@ -23,7 +24,7 @@ from attention_jax.training.state import Variables
 
 # What numbers come from.
 PACKAGES = (
-    *("attention_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy"),
+    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy"),
     *("sacrebleu", "sentencepiece", "spacy", "sacremoses"),
 )
 
@@ -108,7 +109,7 @@ def finished(config: ConfigDict, metrics: dict) -> dict:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), "attention_jax": attention_jax.__version__}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):  # some are optional
             versions[name] = metadata.version(name)

@@ -112,7 +112,7 @@ def _inside(equation: Any, inputs: Sequence[Traced], scopes: tuple[str, ...]) ->
     inner, params = (*scopes, str(equation.source_info.name_stack)), equation.params
     match equation.primitive.name:
         case "scan":
-            return _scan(params, inputs, inner)
+            return _scan(equation, inputs, inner)
         case "while":
             return _while(params, inputs, inner)
         case "cond":
@@ -136,17 +136,25 @@ def _while(params: dict, inputs: Sequence[Traced], scopes: tuple[str, ...]) -> l
     return carry
 
 
-def _scan(params: dict, inputs: Sequence[Traced], scopes: tuple[str, ...]) -> list[Traced]:
-    split = params["num_consts"], params["num_consts"] + params["num_carry"]
-    consts, carry, columns = inputs[: split[0]], list(inputs[split[0] : split[1]]), inputs[split[1] :]
+def _scan(equation: Any, inputs: Sequence[Traced], scopes: tuple[str, ...]) -> list[Traced]:
+    """A scan's inputs are constants, the carry and columns of rows; its results the carry and columns."""
+    params, body = equation.params, equation.params["jaxpr"]
+    in_columns = sum(map(_has_one_more_axis, equation.invars, body.in_avals))
+    carried = len(body.out_avals) - sum(map(_has_one_more_axis, equation.outvars, body.out_avals))
+    first = len(inputs) - in_columns - carried
+    consts, carry, columns = inputs[:first], list(inputs[first : first + carried]), inputs[first + carried :]
     rows: list[list[Traced]] = []
     for place in reversed(range(params["length"])) if params["reverse"] else range(params["length"]):
         row = [Traced(traced.value[place], traced.origin) for traced in columns]
-        results = _call(params["jaxpr"], [*consts, *carry, *row], scopes)
-        carry = results[: params["num_carry"]]
-        rows.append(results[params["num_carry"] :])
+        results = _call(body, [*consts, *carry, *row], scopes)
+        carry = results[:carried]
+        rows.append(results[carried:])
     ordered = rows[::-1] if params["reverse"] else rows
     return [*carry, *(_stacked(of_rows, rows) for of_rows, rows in _columns(ordered, rows))]
+
+
+def _has_one_more_axis(outside: Any, inside: Any) -> bool:
+    return len(outside.aval.shape) > len(inside.shape)
 
 
 def _columns(ordered: list[list[Traced]], rows: list[list[Traced]]) -> Iterator[tuple[Any, Any]]:

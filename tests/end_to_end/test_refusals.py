@@ -145,6 +145,7 @@ def test_flags_that_say_nothing(launcher, tmp_path):
     assert_refused(launcher.run(tmp_path / "w", "--mode=evaluate"), "no run here")
     assert_refused(launcher.run(tmp_path / "w", "--mode=trian"), "--mode=trian", "train|evaluate")
     assert_refused(launcher.run(tmp_path / "w", "stray"), "stray: not a flag")
+    assert_refused(launcher.run(tmp_path / "w", "--mode=sweep", "--debug_nans"), "--debug_nans: is for --mode=train")
     assert not (tmp_path / "w").exists()
 
 
