@@ -12,7 +12,7 @@ from attention_jax.evaluation.extrapolation import reciprocal_ranks
 from attention_jax.evaluation.metrics import metric
 from attention_jax.evaluation.significance import paired_t
 from attention_jax.evaluation.statistics import mean_interval
-from attention_jax.reports.extrapolation import Line
+from attention_jax.reports.figures import Line
 from attention_jax.reports.page import Table
 from attention_jax.runs.experiment import FinishedCell
 from attention_jax.sweeps.cells import flatten, place_of

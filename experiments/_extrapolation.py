@@ -14,7 +14,7 @@ from attention_jax.evaluation.metrics import metric
 from attention_jax.modules.mixers import ATTENTION
 from attention_jax.ops.positions import Encoding, Spec, binary
 from attention_jax.reports.extrapolation import attention_maps, distance_curves, images, length_curves
-from attention_jax.reports.figures import Figure
+from attention_jax.reports.figures import Figure, colours
 from attention_jax.reports.page import Table
 from attention_jax.runs.experiment import Conclusion, FinishedCell
 from experiments._comparison import (
@@ -64,8 +64,9 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
         if cell.result["status"] != "diverged":
             firsts.setdefault(name, cell)
     trained = {cell.config.data.length for cell in cells}
-    lines = [_curve_figure(result["curves"], measure, trained, folder) for measure in (lead, *others)]
-    return Conclusion(result, [*lines, *_portraits(firsts, folder)], tables)
+    palette = colours(scores)
+    lines = [_curve_figure(result["curves"], measure, trained, folder, palette) for measure in (lead, *others)]
+    return Conclusion(result, [*lines, *_portraits(firsts, folder, palette)], tables)
 
 
 def name_of(config: ConfigDict) -> str:
@@ -128,17 +129,18 @@ def _published(config: ConfigDict, scores: Scores) -> dict[str, Any]:
     }
 
 
-def _curve_figure(curves: Mapping, measure: str, trained: set[int], folder: Path) -> Figure:
+def _curve_figure(curves: Mapping, measure: str, trained: set[int], folder: Path, palette: Mapping[str, str]) -> Figure:
     return length_curves(
         panels(curves, measure),
         min(trained) if len(trained) == 1 else None,
         folder / f"extrapolation_{measure}.png",
         ylabel=measure.replace("_", " "),
         log_y=not metric(measure).more_is_better,
+        palette=palette,
     )
 
 
-def _portraits(firsts: Mapping[str, FinishedCell], folder: Path) -> list[Figure]:
+def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mapping[str, str]) -> list[Figure]:
     """What the encoding of each setting's first cell looks like once trained, and where it makes attention look."""
     kept = {name: _load(cell.path / "encoding.npz") for name, cell in firsts.items()}
     matrices = _beside_binary({name: found["matrix"].T for name, found in kept.items() if "matrix" in found})
@@ -175,7 +177,7 @@ def _portraits(firsts: Mapping[str, FinishedCell], folder: Path) -> list[Figure]
         )
     if alike:
         caption = "How alike positions make two tokens, by their distance, its largest value one."
-        drawn.append(distance_curves(alike, folder / "similarity.png", caption, "similarity"))
+        drawn.append(distance_curves(alike, folder / "similarity.png", caption, "similarity", palette))
     attention = {name: _load(cell.path / "attention.npz") for name, cell in firsts.items()}
     attending = {name: found for name, found in attention.items() if found}
     return [*drawn, attention_maps(attending, folder / "attention.png")] if attending else drawn

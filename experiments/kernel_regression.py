@@ -16,7 +16,7 @@ from attention_jax.evaluation.statistics import mean_interval
 from attention_jax.models.kernel_regression import Estimator, estimator, learned_width, width_loss
 from attention_jax.ops.kernels import KERNELS
 from attention_jax.reports.figures import Figure, curves, heatmaps
-from attention_jax.reports.page import Table
+from attention_jax.reports.page import Estimate, Table
 from attention_jax.reports.regression import fits, kernel_shapes
 from attention_jax.runs.experiment import Description, Experiment, Together
 from attention_jax.runs.folder import Run
@@ -134,8 +134,8 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
     return [
         Table(
             "Mean squared error against the noiseless truth",
-            ("estimator", "mean", "standard deviation", "95% from", "to"),
-            [(name, row["mse_mean"], row["mse_std"], *row["mse_ci95"]) for name, row in rows],
+            ("estimator", "mean, with its 95% interval", "standard deviation"),
+            [(name, Estimate(row["mse_mean"], *row["mse_ci95"]), row["mse_std"]) for name, row in rows],
         )
     ]
 

@@ -23,9 +23,9 @@ from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
 from attention_jax.reports.translation import (
     data_table,
-    learning_figures,
+    learning_curves,
     length_figure,
-    result_table,
+    result_tables,
     translation_table,
 )
 from attention_jax.runs.experiment import Description, Experiment, Together
@@ -207,9 +207,11 @@ def describe(config: ConfigDict) -> Description:
 
 
 def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
-    """Learning curves, BLEU by length, and attention on held-out sentences translated by the first seed."""
+    """Learning curves, scores by length, and attention on held-out sentences translated by the first seed."""
     trained, folder = open_trained(config, run)[0], run.subfolder("figures")
-    drawn = [*learning_figures(run.metrics(), folder), length_figure(result, folder / "bleu_by_length.png")]
+    drawn = [learning_curves(run.metrics(), folder / "learning.png")]
+    if any(name in result for name in HELD_OUT):
+        drawn.append(length_figure(flatten(result), folder / "by_length.png"))
     if trained.programs.alignment is None:
         return drawn
     return [*drawn, attention_examples(config, trained, folder / "attention.png")]
@@ -218,8 +220,7 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
 def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
     """The result, what it is of, and translations beside their references."""
     corpus, _ = open_corpus(config, run.path / "data")
-    flat = {name: value for name, value in flatten(result).items() if not name.startswith(("ci95.", "data."))}
-    shown = [result_table(flat, flatten(result.get("ci95", {}))), data_table(corpus.meta)]
+    shown = [*result_tables(flatten(result)), data_table(corpus.meta)]
     for name in HELD_OUT:
         if name in corpus.splits:
             references = corpus.splits[name].references[:SHOWN_TRANSLATIONS]

@@ -13,23 +13,26 @@ from ml_collections import ConfigDict
 from attention_jax.data.text import identify_text
 from attention_jax.errors import UserError
 from attention_jax.evaluation.extrapolation import area
-from attention_jax.evaluation.metrics import metric
+from attention_jax.evaluation.metrics import NATS
 from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.mixers import MIXERS
 from attention_jax.ops.positions import require_room
 from attention_jax.reports.extrapolation import attention_maps, length_curves
-from attention_jax.reports.figures import Figure
+from attention_jax.reports.figures import Figure, colours
+from attention_jax.reports.learning import learning_figure
 from attention_jax.reports.page import Table
+from attention_jax.reports.run import estimate, measured_line, title_of
 from attention_jax.runs.experiment import Description, Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.training import best_variables, plan_of
+from attention_jax.sweeps.cells import flatten
 from attention_jax.training.cost import flops
 from attention_jax.training.loop import Task, trainer
 from attention_jax.training.state import Variables
 from experiments._algorithmic import open_algorithmic
 from experiments._common import DYNAMIC, check_training, description_of, pace
-from experiments._extrapolation import conclude, name_of, portrait
+from experiments._extrapolation import BEYOND, conclude, name_of, portrait
 from experiments._language_model import Curves, Source, build, draw_positions, init, loss
 from experiments._text import open_text
 
@@ -132,29 +135,33 @@ def check(config: ConfigDict) -> None:
 
 
 def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
-    """The measures against length, and attention within and beyond the trained length."""
-    folder, name = run.subfolder("figures"), name_of(config)
+    """The measures against length, learning, and attention within and beyond the trained length."""
+    folder, name, flat = run.subfolder("figures"), name_of(config), flatten(result)
     source, _ = open_source(config, run.path / "data")
-    intervals = result.get("ci95", {}).get("curves", {})
-    curves = {}
-    for measure, found in result["curves"].items():
-        lengths, means = np.array([*map(int, found)]), np.array([*found.values()])
-        ends = np.array([intervals.get(measure, {}).get(length, (mean, mean)) for length, mean in found.items()])
-        ends = np.clip(ends, metric(measure).low, metric(measure).high)
-        curves[measure] = {name: (lengths, means, *ends.T)}
-    drawn = length_curves(curves, source.trained, folder / "extrapolation.png")
+    palette = colours([name, "train"])
+    curves = {measure: {name: measured_line(flat, f"curves.{measure}")} for measure in result["curves"]}
+    drawn = [
+        length_curves(curves, source.trained, folder / "extrapolation.png", palette=palette),
+        learning_figure(
+            run.metrics(), {NATS: {"train": "train.loss"}}, folder / "learning.png", "Training loss by step.", palette
+        ),
+    ]
     with np.load(run.path / "attention.npz") as kept:
         maps = [attention_maps({name: dict(kept)}, folder / "attention.png")] if kept.files else []
-    return [drawn, *maps]
+    return [*drawn, *maps]
 
 
 def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
-    """The measures at every length."""
+    """The mean height of each measure, and the measures at every length."""
     del config, run
-    curves = result["curves"]
-    lengths = list(next(iter(curves.values())))
-    rows = [(int(length), *(found[length] for found in curves.values())) for length in lengths]
-    return [Table("By length", ("length", *curves), rows)]
+    flat = flatten(result)
+    heights = [(measure.replace("_", " "), estimate(flat, f"area.{measure}")) for measure in result["area"]]
+    lengths = list(next(iter(result["curves"].values())))
+    rows = [(int(n), *(estimate(flat, f"curves.{measure}.{n}") for measure in result["curves"])) for n in lengths]
+    return [
+        Table(title_of(flat, f"Mean {BEYOND}"), ("measure", "mean height of its curve"), heights),
+        Table(title_of(flat, "By length"), ("length", *result["curves"]), rows),
+    ]
 
 
 def _finish(config: ConfigDict, run: Run, source: Source, model: LanguageModel, instruments: Instruments) -> dict:

@@ -15,7 +15,7 @@ ROOMS = {
     "decoding": {"ops"},
     "data": set(),
     "evaluation": set(),
-    "reports": set(),
+    "reports": {"evaluation"},
     "sweeps": set(),
     "training": {"ops"},
     "runs": {"training", "evaluation", "sweeps", "reports"},

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from attention_jax.evaluation.metrics import row_of
+
 MANY = 30  # values, from which on the bootstrap's intervals cover what they say
 RESAMPLES = 2000
 
@@ -27,6 +29,24 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
         return mean, float(mean - half), float(mean + half)
     means = resampled_sums(values[:, None], RESAMPLES)[:, 0] / len(values)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return mean, float(low), float(high)
+
+
+def metric_interval(name: str, values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
+    """The mean of a metric's values and an interval that holds nothing which the metric cannot be.
+
+    Perplexities have theirs on the logarithm, exp of the interval of ln x, and it holds their mean; others are cut at
+    the metric's bounds. A name that is not in the table has no bounds.
+    """
+    row, values = row_of(name), np.asarray(values, np.float64)
+    if row is None:
+        return mean_interval(values)
+    if row.of_logarithms and np.all(values > 0):
+        mean = float(values.mean())
+        _, low, high = np.exp(mean_interval(np.log(values)))
+        return mean, float(np.minimum(low, mean)), float(np.maximum(high, mean))
+    mean, low, high = mean_interval(values)
+    low, high = np.clip((low, high), row.low, row.high)
     return mean, float(low), float(high)
 
 
@@ -59,21 +79,21 @@ def two_level_interval(
     return mean, mean - half, mean + half
 
 
-def summarize(members: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+def summarize(members: Sequence[Mapping[str, Any]], within: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
     """Means of what the members (one a seed) measured, and 95% intervals where there are two or more, both nested.
 
-    What is not a number is taken from the first member.
+    What is not a number is taken from the first member. `within` is what names begin with: a section of a result.
     """
     means: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
     for name, value in members[0].items():
         values = [member[name] for member in members]
         if isinstance(value, Mapping):
-            means[name], intervals[name] = summarize(values)
+            means[name], intervals[name] = summarize(values, f"{within}{name}.")
         elif not isinstance(value, (int, float)):
             means[name] = value
         else:
-            means[name], *ends = mean_interval(values)
+            means[name], *ends = metric_interval(f"{within}{name}", values)
             if len(members) > 1:
                 intervals[name] = ends
     return means, {name: found for name, found in intervals.items() if found}

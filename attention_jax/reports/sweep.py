@@ -251,7 +251,6 @@ def _maps(answer: Answer, path: Path) -> Figure:
         xlabel="source",
         ylabel="reference",
         top=1.0,
-        cell=(3.4, 3.0),
     )
 
 
