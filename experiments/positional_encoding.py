@@ -139,7 +139,7 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     folder, name, flat = run.subfolder("figures"), name_of(config), flatten(result)
     source, _ = open_source(config, run.path / "data")
     palette = colours([name, "train"])
-    curves = {measure: {name: measured_line(flat, f"curves.{measure}")} for measure in result["curves"]}
+    curves = {_said(measure): {name: measured_line(flat, f"curves.{measure}")} for measure in result["curves"]}
     drawn = [
         length_curves(curves, source.trained, folder / "extrapolation.png", palette=palette),
         learning_figure(
@@ -155,13 +155,17 @@ def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
     """The mean height of each measure, and the measures at every length."""
     del config, run
     flat = flatten(result)
-    heights = [(measure.replace("_", " "), estimate(flat, f"area.{measure}")) for measure in result["area"]]
+    heights = [(_said(measure), estimate(flat, f"area.{measure}")) for measure in result["area"]]
     lengths = list(next(iter(result["curves"].values())))
     rows = [(int(n), *(estimate(flat, f"curves.{measure}.{n}") for measure in result["curves"])) for n in lengths]
     return [
         Table(title_of(flat, f"Mean {BEYOND}"), ("measure", "mean height of its curve"), heights),
-        Table(title_of(flat, "By length"), ("length", *result["curves"]), rows),
+        Table(title_of(flat, "By length"), ("length", *map(_said, result["curves"])), rows),
     ]
+
+
+def _said(measure: str) -> str:
+    return measure.replace("_", " ")
 
 
 def _finish(config: ConfigDict, run: Run, source: Source, model: LanguageModel, instruments: Instruments) -> dict:

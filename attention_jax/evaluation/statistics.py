@@ -35,17 +35,16 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
 def metric_interval(name: str, values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
     """The mean of a metric's values and an interval that holds nothing which the metric cannot be.
 
-    Perplexities have theirs on the logarithm, exp of the interval of ln x, and it holds their mean; others are cut at
-    the metric's bounds. A name that is not in the table has no bounds.
+    Perplexities have theirs on the logarithm, exp of the interval of ln x, and it holds their mean; all are cut at the
+    metric's bounds. A name that is not in the table has no bounds.
     """
     row, values = row_of(name), np.asarray(values, np.float64)
-    if row is None:
-        return mean_interval(values)
-    if row.of_logarithms and np.all(values > 0):
-        mean = float(values.mean())
-        _, low, high = np.exp(mean_interval(np.log(values)))
-        return mean, float(np.minimum(low, mean)), float(np.maximum(high, mean))
     mean, low, high = mean_interval(values)
+    if row is None:
+        return mean, low, high
+    if row.of_logarithms and np.all(values > 0):
+        _, low, high = np.exp(mean_interval(np.log(values)))
+        low, high = np.minimum(low, mean), np.maximum(high, mean)
     low, high = np.clip((low, high), row.low, row.high)
     return mean, float(low), float(high)
 

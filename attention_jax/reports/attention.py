@@ -6,16 +6,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from attention_jax.reports.figures import (
-    Figure,
-    cell_size,
-    draw_map,
-    heatmaps,
-    longest_word,
-    new_figure,
-    save,
-    write_words,
-)
+from attention_jax.reports.figures import Figure
+from attention_jax.reports.maps import WordMap, word_maps
 
 COLUMNS = 3
 OFTEN = 4  # turns in a row from which on words are a loop
@@ -28,6 +20,11 @@ KINDS = {
     "decoder": "Self-attention of the decoder: for each word to write (rows) the weight of each before it (columns)",
     "cross": "Cross-attention: for each word to write (rows) the weight of each source word (columns)",
 }
+NAMES = {
+    "encoder": {"xlabel": "source", "ylabel": "source"},
+    "decoder": {"xlabel": "read", "ylabel": "to write"},
+    "cross": {"xlabel": "source", "ylabel": "to write"},
+}
 
 
 def attention_figure(
@@ -37,25 +34,17 @@ def attention_figure(
     path: Path,
 ) -> Figure:
     """Which source words each target word looked at, a panel a sentence, as large as the longest needs; loops cut."""
-    columns = min(COLUMNS, len(weights))
-    rows = -(-len(weights) // columns)
-    cuts = [cut_loops(target) for target in targets]
-    longest = max(len(labels) for _, labels in cuts), max(map(len, sources))
-    grid = np.full((rows, columns, *longest), np.nan)
-    words: list[list[list[Sequence[str]]]] = [[[()] * columns for _ in range(rows)] for _ in range(2)]
-    for place, (matrix, source, (kept, labels)) in enumerate(zip(weights, sources, cuts, strict=True)):
-        row, col = divmod(place, columns)
-        words[0][row][col], words[1][row][col] = source, labels
-        grid[row, col, : len(kept), : len(source)] = taken(matrix, kept, range(len(source)))
-    return heatmaps(
-        grid,
+    maps = []
+    for matrix, source, target in zip(weights, sources, targets, strict=True):
+        kept, labels = cut_loops(target)
+        maps.append(WordMap(taken(matrix, kept, range(len(source))), labels, source))
+    return word_maps(
+        maps,
         path,
         "Attention: for each word of a translation (rows) the weight of each source word (columns).",
-        key_labels=words[0],
-        query_labels=words[1],
+        columns=min(COLUMNS, len(maps)),
         xlabel="source",
         ylabel="translation",
-        top=1.0,
     )
 
 
@@ -80,17 +69,27 @@ def head_figures(
     drawn: list[Figure] = []
     for kind in (kind for kind in KINDS if kind in weights and len(target)):
         (queries, rows), (keys, columns) = sides[kind]
-        maps = np.array([[taken(head, queries, keys) for head in layer] for layer in weights[kind]])
-        caption = f"{name}. {KINDS[kind]}, by layer and head."
-        drawn.append(_small_multiples(maps, rows, columns, folder / f"{kind}.png", caption))
+        layers, heads = weights[kind].shape[:2]
+        maps = [
+            WordMap(
+                taken(weights[kind][layer, head], queries, keys),
+                rows if head == 0 else (),
+                columns if layer == layers - 1 else (),
+                f"layer {layer + 1}, head {head + 1}",
+            )
+            for layer, head in np.ndindex(layers, heads)
+        ]
+        caption, names = f"{name}. {KINDS[kind]}, by layer and head.", NAMES[kind]
+        drawn.append(word_maps(maps, folder / f"{kind}.png", caption, columns=heads, **names, least=HEAD))
     return drawn
 
 
 def cut_loops(words: Sequence[str]) -> tuple[list[int | None], list[str]]:
     """Places of the words to show, with their labels: of words that come four times in a row or more, two turns.
 
-    Where turns are left out stands None, with how many they were for a label.
+    Where turns are left out stands None, labelled with how many.
     """
+    words = list(words)
     places: list[int | None] = []
     labels: list[str] = []
     start = 0
@@ -101,7 +100,7 @@ def cut_loops(words: Sequence[str]) -> tuple[list[int | None], list[str]]:
         labels += words[start : start + shown]
         if turns >= OFTEN:
             places.append(None)
-            labels.append(f"… {turns - TURNS} times more")
+            labels.append(f"… {turns - TURNS} more")
         start += period * turns if turns >= OFTEN else 1
     return places, labels
 
@@ -126,29 +125,3 @@ def taken(
     picked = [[one for one in side if one is not None] for side in (queries, keys)]
     grid[np.ix_(rows, columns)] = np.asarray(matrix, np.float64)[np.ix_(*picked)]
     return grid
-
-
-def _small_multiples(
-    maps: Float[np.ndarray, "layers heads queries keys"],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    path: Path,
-    caption: str,
-) -> Figure:
-    """A panel a layer and head on one scale from 0 to 1; words stand at the outer panels alone, which all share."""
-    layers, heads, *sizes = maps.shape
-    cell = cell_size(max(sizes), HEAD)
-    width, height = cell * sizes[1] + 0.15, cell * sizes[0] + 0.3
-    beside, below = longest_word(rows) + 1.2, longest_word(columns) + 0.3
-    cells = (width + beside / heads, height + below / layers)
-    figure, axes = new_figure(layers, heads, *cells, layout="compressed", sharex=True, sharey=True)
-    for layer, head in np.ndindex(layers, heads):
-        axis = axes[layer, head]
-        image = draw_map(axis, maps[layer, head], 1.0)
-        axis.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8)
-        axis.tick_params(length=2)
-    write_words(axes[0, 0], cell, rows, columns, 7)
-    for axis in axes.flat:
-        axis.tick_params(axis="x", labelrotation=60)
-    figure.colorbar(image, ax=axes, shrink=min(1.0, 2.0 / layers), label="weight", aspect=12)
-    return save(figure, path, caption)

@@ -75,6 +75,7 @@ src="data:image/png;base64,{{ encode(figure.path) }}">
   .scroll { overflow-x: auto; }
   table { border-collapse: collapse; }
   th, td { padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+  td { white-space: pre-line; }
   th { cursor: pointer; white-space: nowrap; } th[aria-sort=ascending]::after { content: " ↑"; }
   th[aria-sort=descending]::after { content: " ↓"; }
   .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; padding-left: .8rem; }

@@ -102,7 +102,8 @@ def _everything(result: Flat) -> list[Table]:
 
 
 def _model(config: Flat, result: Flat) -> str:
-    parts = {name.removeprefix("model.").removeprefix("kwargs."): value for name, value in config.items()}
+    own = {name.removeprefix("model."): value for name, value in config.items() if name.startswith("model.")}
+    parts = {name.removeprefix("kwargs."): value for name, value in own.items()}
     sizes = [f"{name.replace('_', ' ')} {parts[name]}" for name in SIZES if parts.get(name) not in (None, "")]
     name = config.get("model.name", config.get("model.mixer", ""))
     return _joined([name, *sizes, _told(result, "cost.parameters", "{} parameters")])
