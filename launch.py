@@ -35,12 +35,11 @@ import experiments
 from attention_jax.errors import UserError
 from attention_jax.runs import stored
 from attention_jax.runs.experiment import Request
-from attention_jax.runs.folder import read_config
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.machine import set_up
 from attention_jax.runs.modes import MODES
 from attention_jax.runs.provenance import provenance
-from attention_jax.runs.sweeps import is_sweep
+from attention_jax.sweeps.folder import is_sweep, stored_config
 
 ROOT = Path(__file__).resolve().parent
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: FILE.py or FILE.py:VARIANT.")
@@ -73,7 +72,7 @@ def main(argv: list[str]) -> None:
         raise UserError(f"{argv[1]}: not a flag; flags begin with --.")
     provenance()  # of the code as it is now
     workdir = Path(WORKDIR.value or _default_workdir())
-    config = CONFIG.value if CONFIG.value is not None else read_config(workdir)
+    config = CONFIG.value if CONFIG.value is not None else stored_config(workdir)
     if config is None:
         raise UserError(f"{workdir}: no run here. Name an experiment with --config=configs/…")
     set_up(config.precision, debug_nans=DEBUG_NANS.value)

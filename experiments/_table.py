@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from absl import app, flags
 from tabulate import tabulate
 
+from attention_jax.evaluation.by_task import OfSeed, Scores, answer
 from attention_jax.evaluation.statistics import mean_interval, summarize
-from attention_jax.reports.extrapolation import length_curves
+from attention_jax.reports.extrapolation import length_curves, panels
 from attention_jax.reports.figures import curves
-from attention_jax.sweeps.cells import flatten
+from attention_jax.runs.config import flatten
 from configs.nmt import get_config
 from experiments import _results
-from experiments._comparison import Measured, Scores, answer, panels
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
@@ -148,7 +148,7 @@ def draw_lengths() -> None:
     scores: Scores = {}
     for row in ROWS:
         if not row.overrides and (members := found(row)):
-            of_seeds = {one["seeds"][0]: Measured({"bleu": one["test"]["bleu_by_length"]}, 0.0) for one in members}
+            of_seeds = {one["seeds"][0]: OfSeed({"bleu": one["test"]["bleu_by_length"]}, 0.0) for one in members}
             scores[row.model] = {"test 2016, greedy": of_seeds}
     if scores:
         drawn = panels(answer(scores, "")["curves"], "bleu")

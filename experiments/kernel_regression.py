@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -12,19 +13,21 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.regression import PROBLEMS, Problem, Sample
 from attention_jax.errors import UserError
-from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.evaluation.statistics import metric_interval
 from attention_jax.models.kernel_regression import Estimator, estimator, learned_width, width_loss
 from attention_jax.ops.kernels import KERNELS
 from attention_jax.reports.figures import Figure, colours, curves
 from attention_jax.reports.maps import heatmaps
 from attention_jax.reports.page import Estimate, Table
 from attention_jax.reports.regression import fits, kernel_shapes
-from attention_jax.runs.experiment import Description, Experiment, Together
+from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.machine import Profiler
+from attention_jax.training.description import Description
 
 FIGURE_WIDTHS = (0.1, 0.2, 0.5, 1.0)
 LEARNED = {"own pair left out": True, "own pair kept (leaks)": False}
+Program = Callable[..., dict[str, Array]]  # many configs' `arguments_of`, stacked → `squared_errors` of each
 
 
 def problem_of(config: ConfigDict, noise: Array | float | None = None) -> Problem:
@@ -66,28 +69,34 @@ def keys_of(config: ConfigDict) -> Key[Array, " draws"]:
     return jnp.concatenate([jax.random.split(jax.random.key(seed), config.draws) for seed in config.seeds])
 
 
-def together(config: ConfigDict, folder: Path, how: str) -> Together:
-    """One program that draws the data of configs and measures every estimator on it, all at once."""
-    del folder, how
-    program = jax.jit(jax.vmap(functools.partial(squared_errors, config)))
-
-    def finish(configs, runs):
-        profiler = Profiler(runs[0].profile)
-        profiler.tick()
-        arguments = [arguments_of(config) for config in configs]
-        found = jax.device_get(program(*(jnp.stack(column) for column in zip(*arguments, strict=True))))
-        profiler.stop()
-        return [
-            {"estimators": {name: _summary(errors[place]) for name, errors in found.items()}}
-            for place in range(len(configs))
-        ]
-
-    return Together(finish)
+def open_program(config: ConfigDict, folder: Path) -> Program:
+    """What configs share: one program that draws their data and measures every estimator on it, all at once."""
+    del folder
+    return jax.jit(jax.vmap(functools.partial(squared_errors, config)))
 
 
-def evaluate(config: ConfigDict, run: Run) -> dict:
-    """Mean, standard deviation and 95% interval of each estimator's error."""
-    return together(config, run.path, "loop").finish([config], [run])[0]
+def together(program: Program, how: str) -> Together:
+    """Nothing is trained step by step: a run is its measurements."""
+    del how
+    return Together(functools.partial(finish, program))
+
+
+def finish(program: Program, configs: Sequence[ConfigDict], runs: Sequence[Run]) -> list[dict]:
+    """Mean, standard deviation and 95% interval of each estimator's error, of every run."""
+    profiler = Profiler(runs[0].profile)
+    profiler.tick()
+    arguments = [arguments_of(config) for config in configs]
+    found = jax.device_get(program(*(jnp.stack(column) for column in zip(*arguments, strict=True))))
+    profiler.stop()
+    return [
+        {"estimators": {name: _summary(errors[place]) for name, errors in found.items()}}
+        for place in range(len(configs))
+    ]
+
+
+def evaluate(program: Program, config: ConfigDict, run: Run) -> dict:
+    """Measure again."""
+    return finish(program, [config], [run])[0]
 
 
 def describe(config: ConfigDict) -> Description:
@@ -100,9 +109,9 @@ def describe(config: ConfigDict) -> Description:
     return Description({"log_width": learned}, functools.partial(squared_errors, config), shapes)
 
 
-def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
+def figures(program: Program, config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     """Fits, weights, kernel shapes, and the learned width on its loss, all of the first draw."""
-    del result
+    del program, result
     folder = run.subfolder("figures")
     problem = problem_of(config)
     sample = jax.jit(problem.draw)(keys_of(config)[0])
@@ -129,9 +138,9 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     ]
 
 
-def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
+def tables(program: Program, config: ConfigDict, run: Run, result: dict) -> list[Table]:
     """Errors by estimator, best first."""
-    del config, run
+    del program, config, run
     rows = sorted(result["estimators"].items(), key=lambda item: item[1]["mse_mean"])
     return [
         Table(
@@ -164,7 +173,7 @@ def squared_errors(
 
 
 def _summary(errors: np.ndarray) -> dict:
-    mean, low, high = mean_interval(errors)
+    mean, low, high = metric_interval("mse_mean", errors)
     spread = float(np.std(errors, ddof=1, dtype=np.float64)) if len(errors) > 1 else math.nan
     return {"mse_mean": mean, "mse_std": spread, "mse_ci95": [low, high]}
 
@@ -208,6 +217,7 @@ def _learned_figure(config: ConfigDict, sample: Sample, path) -> Figure:
 
 
 EXPERIMENT = Experiment(
+    open=open_program,
     together=together,
     evaluate=evaluate,
     describe=describe,

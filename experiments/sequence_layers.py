@@ -7,7 +7,6 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -24,9 +23,10 @@ from attention_jax.ops.recurrent import CELLS, CellWeights, recurrent
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
 from attention_jax.reports.sequence_layers import cost_curves, reach_curves
-from attention_jax.runs.experiment import Description, Experiment, Together
+from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.training.cost import cost, depth
+from attention_jax.training.description import Description
 
 
 class Sizes(NamedTuple):
@@ -152,9 +152,9 @@ def check(config: ConfigDict) -> None:
             )
 
 
-def together(config: ConfigDict, folder: Path, how: str) -> Together:
+def together(config: ConfigDict, how: str) -> Together:
     """Nothing is trained: a run is its measurements."""
-    del folder, how
+    del how
     check(config)
     return Together(lambda configs, runs: [measure(one) for one in configs])
 
@@ -250,9 +250,9 @@ def _links(layer: SequenceLayer, sizes: Sizes, dilation: int) -> tuple[np.ndarra
     return of_input, of_last
 
 
-def evaluate(config: ConfigDict, run: Run) -> dict:
+def evaluate(session: ConfigDict, config: ConfigDict, run: Run) -> dict:
     """Measure again."""
-    del run
+    del session, run
     return measure(config)
 
 
@@ -264,8 +264,9 @@ def describe(config: ConfigDict) -> Description:
     return Description(params, functools.partial(_applied, layer, sizes), (params, x))
 
 
-def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
+def figures(session: ConfigDict, config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     """Costs against n at the largest d and against d at the largest n, and how dependence spreads."""
+    del session
     folder = run.subfolder("figures")
     series = {
         name: {what: np.array([row[what] for row in rows]) for what in ("n", "d", *DRAWN)}
@@ -278,9 +279,9 @@ def figures(config: ConfigDict, run: Run, result: dict) -> list[Figure]:
     ]
 
 
-def tables(config: ConfigDict, run: Run, result: dict) -> list[Table]:
+def tables(session: ConfigDict, config: ConfigDict, run: Run, result: dict) -> list[Table]:
     """The formulas, and beside each what was measured."""
-    del run
+    del session, run
     rows = []
     for name in config.layers:
         layer, powers = LAYERS[name], result["exponents"][name]

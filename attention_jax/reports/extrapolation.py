@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,22 @@ from attention_jax.reports.figures import (
     new_figure,
     save,
 )
+from attention_jax.reports.page import Table
+
+PARTS = ("mean", "low", "high")
+
+
+def panels(curves: Mapping[str, Any], measure: str) -> dict[str, dict[str, Line]]:
+    """A measure's curves by task and setting, to draw."""
+    tasks = dict.fromkeys(task for found in curves.values() for task in found)
+    return {
+        task: {
+            name: (found[task]["length"], *(found[task].get(measure, found[task])[part] for part in PARTS))
+            for name, found in curves.items()
+            if task in found
+        }
+        for task in tasks
+    }
 
 
 def length_curves(
@@ -125,3 +142,21 @@ def distance_curves(
     axes[0, 0].grid(alpha=0.3)
     legend(figure, axes.flat)
     return save(figure, path, caption)
+
+
+def order_table(
+    orders: Mapping[str, Any], tasks: Sequence[str], title: str, what: str, height: str, baseline: str
+) -> Table:
+    """The settings of every task, best first, with their differences to the baseline."""
+    columns = ("task", what, height, "from", "to", "difference", "difference from", "difference to", "p, paired t")
+    rows = [
+        (task, row["setting"], *_parts(row), *_parts(row.get("difference", {})), row.get("p_seeds", ""))
+        for task in tasks
+        for row in orders[task]
+    ]
+    note = "Means over seeds with 95% intervals." + (f" Differences are to {baseline}." if baseline else "")
+    return Table(title, columns, rows, note)
+
+
+def _parts(found: Mapping[str, Any]) -> tuple:
+    return tuple(found.get(part, "") for part in PARTS)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attention_jax.evaluation.metrics import row_of
+from attention_jax.evaluation.metrics import find
 from attention_jax.evaluation.statistics import metric_interval
 from attention_jax.reports.figures import Figure, Line, colours, draw_bands, legend, new_figure, save
 
@@ -34,7 +34,7 @@ def learning_figure(
     figure, axes = new_figure(1, len(panels), 4.6, 3.2)
     for axis, (unit, names) in zip(axes[0], panels.items(), strict=True):
         draw_bands(axis, {label: learning_line(metrics, name) for label, name in names.items()}, palette)
-        if any(row.of_logarithms for row in map(row_of, names.values()) if row):
+        if any(row.is_log for row in map(find, names.values()) if row):
             axis.set_yscale("log")
         axis.set_xlabel("step")
         axis.set_ylabel(unit)

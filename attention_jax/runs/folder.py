@@ -15,9 +15,9 @@ from typing import IO, Any
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.files import write_whole
+from attention_jax.runs.config import flatten, tupled
 from attention_jax.runs.interrupt import Interrupted
-from attention_jax.sweeps.cells import flatten, tupled
-from attention_jax.sweeps.settings import SECTIONS
 from attention_jax.training.checkpoints import steps_in
 
 POLL = 0.1  # seconds
@@ -179,10 +179,7 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
 
 
 def read_config(path: Path) -> ConfigDict | None:
-    """The config a run or sweep was started with, or None where there is none.
-
-    How a sweep runs is no part of its cells: what its version could not set there yet has its default.
-    """
+    """The config a run or sweep was started with, or None where there is none."""
     file = path / "config.json"
     if not file.exists():
         return None
@@ -192,29 +189,12 @@ def read_config(path: Path) -> ConfigDict | None:
         raise UserError(f"{file}: not a config ({error}). Choose another --workdir.") from None
     if not {"experiment", "seeds", "precision"} <= set(config):
         raise UserError(f"{file}: not the config of a run. Choose another --workdir.")
-    for section, defaults in SECTIONS.items():
-        if section in config:
-            config[section] = {**defaults, **config[section].to_dict()}
     return config.lock()
 
 
 def to_json(config: ConfigDict) -> str:
     """The resolved config as JSON."""
     return json.dumps(config.to_dict(), indent=2) + "\n"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write aside, then rename: the file is there whole or not at all."""
-    aside = path.with_name(path.name + ".partial")
-    try:
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
 
 
 def write_result(path: Path, result: dict) -> None:

@@ -12,16 +12,17 @@ from ml_collections import ConfigDict
 from attention_jax.errors import UserError
 from attention_jax.reports.page import show_number
 from attention_jax.reports.run import run_page
-from attention_jax.runs.answer import write_answer
-from attention_jax.runs.experiment import Experiment, Request, finished
+from attention_jax.runs.config import flatten
+from attention_jax.runs.experiment import Experiment, Request, Session, finished
 from attention_jax.runs.folder import Run, read_config, refuse_other, to_json, write_result, write_whole
 from attention_jax.runs.lines import read_lines
-from attention_jax.runs.planning import describe_plan, make_plan
-from attention_jax.runs.sweeps import Sweep, failures, is_sweep, open_sweep
 from attention_jax.runs.training import train_run
-from attention_jax.runs.working import work
-from attention_jax.sweeps.cells import flatten, without_settings
+from attention_jax.sweeps.answer import write_answer
 from attention_jax.sweeps.engines import ENGINES, Work
+from attention_jax.sweeps.folder import Sweep, failures, is_sweep, open_sweep
+from attention_jax.sweeps.planning import describe_plan, make_plan, preview
+from attention_jax.sweeps.settings import without_settings
+from attention_jax.sweeps.working import work
 from attention_jax.training.cost import cost
 
 
@@ -30,10 +31,11 @@ def train(experiment: Experiment, request: Request) -> None:
     config = request.config
     with request.open(extend=True) as run:
         if run.result() is None:
-            together = experiment.together(config, run.path / "data", "loop")
+            session = experiment.open(config, run.path / "data")
+            together = experiment.together(session, "loop")
             train_run(config, run, together)
             result = finished(config, together.finish([config], [run])[0])
-            _write_report(experiment, config, run, result)
+            _write_report(experiment, session, config, run, result)
             write_result(run.path, result | {"seconds": round(run.seconds(), 2)})
         _print_result(run)
 
@@ -42,8 +44,11 @@ def evaluate(experiment: Experiment, request: Request) -> None:
     """Measure a trained run again, as `config.evaluate` says, which may be another; or on a pair of files."""
     request.require_run()
     with request.open(ignoring="evaluate") as run:
-        asked_files = request.reference or request.input != "-"
-        found = _evaluate_files(experiment, request, run) if asked_files else experiment.evaluate(request.config, run)
+        if request.reference or request.input != "-":
+            found = _evaluate_files(experiment, request, run)
+        else:
+            session = experiment.open(request.config, run.path / "data")
+            found = experiment.evaluate(session, request.config, run)
         for name, value in flatten(found).items():
             if name != "members":
                 print(f"{name}\t{value}")
@@ -61,7 +66,8 @@ def report(experiment: Experiment, request: Request) -> None:
         result = run.result()
         if result is None:
             raise UserError(f"{run.path}: not finished, nothing to report. Run --mode=train first.")
-        _write_report(experiment, request.config, run, result)
+        session = experiment.open(request.config, run.path / "data")
+        _write_report(experiment, session, request.config, run, result)
         print(run.path / "report.html")
 
 
@@ -77,7 +83,9 @@ def translate(experiment: Experiment, request: Request) -> None:
     if stored is not None:
         refuse_other(request.workdir, stored, request.config, ignoring="evaluate")
     run = Run(request.workdir, request.started)  # not locked: a run may be used while others use it
-    translations = experiment.translate(request.config, run, read_lines(request.input), request.attention)
+    session = experiment.open(request.config, run.path / "data")
+    lines = read_lines(request.input)
+    translations = experiment.translate(session, request.config, run, lines, request.attention)
     output = Path(request.output)
     if request.output == "-":
         for line in translations:
@@ -143,8 +151,9 @@ def sweep(experiment: Experiment, request: Request) -> None:
 
 
 def show_plan(experiment: Experiment, request: Request) -> None:
-    """Print a sweep's groups, what is done, and what the rest will take."""
-    print(describe_plan(make_plan(experiment, request)))
+    """Print a sweep's groups, what is done, and what the rest will take; write nothing."""
+    with preview(experiment, request) as planned:
+        print(describe_plan(planned))
 
 
 def work_on_sweep(experiment: Experiment, request: Request) -> None:
@@ -195,12 +204,13 @@ def _evaluate_files(experiment: Experiment, request: Request, run: Run) -> dict:
         empty = next((number for number, line in enumerate(lines, start=1) if not line.strip()), 0)
         if empty:
             raise UserError(f"{path}:{empty}: an empty sentence cannot be measured.")
-    return experiment.evaluate_files(request.config, run, inputs, references)
+    session = experiment.open(request.config, run.path / "data")
+    return experiment.evaluate_files(session, request.config, run, inputs, references)
 
 
-def _write_report(experiment: Experiment, config: ConfigDict, run: Run, result: dict) -> None:
-    tables = experiment.tables(config, run, result)
-    figures = experiment.figures(config, run, result)
+def _write_report(experiment: Experiment, session: Session, config: ConfigDict, run: Run, result: dict) -> None:
+    tables = experiment.tables(session, config, run, result)
+    figures = experiment.figures(session, config, run, result)
     title = f"{config.experiment}: {run.path.name}"
     page = run_page(title, flatten(config), flatten(result), tables, figures, to_json(config))
     write_whole(run.path / "report.html", page)

@@ -13,11 +13,12 @@ from attention_jax.data.config import DataConfig
 from attention_jax.data.grammar import sentence_pairs
 from attention_jax.data.importing import export_to_tfds, require_usable
 from attention_jax.data.tokenizers import SUBWORDS
+from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.modes import MODES
-from attention_jax.sweeps.cells import flatten, without_settings
+from attention_jax.sweeps.settings import without_settings
+from attention_jax.tasks.translation.model import build, init
 from configs import kernel_regression, nmt, positional_encoding, sequence_layers
-from experiments._translator import build, init
 
 TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
 TRANSLATION = list(dict.fromkeys(TRANSLATION))

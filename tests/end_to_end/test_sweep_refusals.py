@@ -14,8 +14,16 @@ def test_a_value_that_cannot_be_used_is_refused_before_anything_runs(sweeper):
     assert not (sweeper.folder / "sweep").exists()
 
 
+@pytest.mark.parametrize(("key", "value"), [("model.kwargs.output", "deepest"), ("evaluate.beams", 0)])
+def test_a_value_that_a_model_refuses_is_refused_before_data_are_read(sweeper, key, value):
+    sweeper.pairs.unlink()
+    with pytest.raises(UserError, match=rf"{key.rpartition('.')[2]}.*{value}"):
+        sweeper.run(grid(key, (value,)))
+    assert not (sweeper.folder / "sweep").exists()
+
+
 def test_another_base_config_is_refused(sweeper):
-    sweeper.run(RATES, mode="plan")
+    sweeper.plan(RATES)
     with pytest.raises(UserError, match=r"train.steps: 24 there, 12 now"):
         sweeper.run(RATES, train__steps=12)
 

@@ -127,16 +127,16 @@ def test_another_way_of_decoding_is_measured_without_changing_the_run(finished, 
 
 
 def test_an_average_of_checkpoints_is_the_mean_of_what_they_hold(finished):
-    from attention_jax.runs.folder import Run
-    from attention_jax.runs.training import last_variables
+    from attention_jax.tasks.translation.combining import COMBINE
+    from attention_jax.tasks.translation.session import Session
+    from attention_jax.training.saved import last_variables
     from attention_jax.training.state import mean
-    from experiments.nmt import COMBINE, init, open_corpus
 
     folder = finished[1]
-    config, run = read_config(folder), Run(folder, 0.0)
-    corpus, programs = open_corpus(config, folder / "data")
-    saved = config, run, functools.partial(init, programs.model), corpus.vocabulary
-    ((newest, before),) = last_variables(2, *saved)
+    config = read_config(folder)
+    session = Session(config, folder / "data")
+    saved = config, folder, session.init, session.corpus.vocabulary
+    ((newest, before),) = last_variables(*saved, count=2)
     ((averaged,),) = COMBINE["average"](2, *saved)
     expected = jax.tree.map(lambda a, b: (np.asarray(a, np.float64) + b) / 2, newest, before)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7), averaged, expected)

@@ -1,13 +1,11 @@
 """Figures: one colour a name, nothing that is cut off or lies on another, bands that stay where a metric can be."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
 
 from attention_jax.evaluation.metrics import metric
-from attention_jax.evaluation.statistics import metric_interval
 from attention_jax.reports.attention import KINDS, attention_figure, cut_loops, head_figures, taken
 from attention_jax.reports.extrapolation import length_curves
 from attention_jax.reports.figures import PALETTE, colours, curves, legend, line_style, new_figure
@@ -186,16 +184,6 @@ def test_no_band_leaves_what_its_metric_can_be(name):
     np.testing.assert_allclose(means, np.mean(values, axis=0))
     assert all(row.low <= one <= mean for one, mean in zip(lows, means, strict=True))
     assert all(mean <= one <= row.high for one, mean in zip(highs, means, strict=True))
-
-
-def test_a_perplexity_has_the_interval_of_its_logarithm():
-    mean, low, high = metric_interval("test.perplexity", [6.4, 8.0, 10.0])
-    assert mean == pytest.approx(24.4 / 3)
-    assert math.log(low * high) / 2 == pytest.approx(math.log(8))  # the middle on the logarithm
-    assert metric_interval("test.perplexity", [2.0, 8.0, 32.0])[1] == 1  # no perplexity is less
-    one = metric_interval("test.perplexity", [3.0])
-    assert one[0] == 3
-    assert math.isnan(one[1])
 
 
 def test_a_seed_that_diverged_leaves_the_others_their_curve():
