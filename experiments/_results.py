@@ -45,13 +45,16 @@ def main(argv: list[str]) -> None:
 
 
 def _row(name: str, kept: Mapping[str, Any]) -> dict[str, str]:
-    commit = kept["code"]["commit"]
-    changed = changes(commit, imported(f"experiments.{kept['experiment']}", "launch"))
+    made_by = kept["code"] if isinstance(kept["code"], list) else [kept["code"]]
+    files = imported(f"experiments.{kept['experiment']}", "launch")
+    every = [changes(code["commit"], files) for code in made_by]
+    known = [path for changed in every for path in changed or ()]
+    commits = [(code["commit"] or "none") + (" and changes" if code["changed"] else "") for code in made_by]
     return {
         "answer": name,
         "date": kept["date"],
-        "commit": (commit or "none") + (" and changes" if kept["code"]["changed"] else ""),
-        "code since": _shown(changed),
+        "commit": ", ".join(commits),
+        "code since": _shown(None if None in every else sorted(set(known))),
     }
 
 

@@ -140,6 +140,8 @@ def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used: of training, of evaluation, and of the model."""
     check_training(config)
     require_combination(config)
+    if config.evaluate.test_beams < 0:
+        raise UserError(f"config.evaluate.test_beams={config.evaluate.test_beams}: needs 0 or more.")
     translator(model.build(config, config.data.vocabulary, config.data.vocabulary), config)
 
 

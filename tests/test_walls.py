@@ -56,6 +56,12 @@ def test_the_launcher_imports_experiments_runs_and_sweeps():
     assert rooms <= {"runs", "sweeps", "errors"}
 
 
+def test_an_experiment_is_a_file_of_wiring_and_imports_no_other():
+    for path in (path for path in (ROOT / "experiments").glob("*.py") if not path.name.startswith("_")):
+        for module, _ in imports(path):
+            assert not module.startswith(("experiments", "configs", "launch")), f"{path} imports {module}"
+
+
 def test_every_room_is_in_the_table():
     folders = {path.name for path in (ROOT / "attention_jax").iterdir() if (path / "__init__.py").exists()}
     assert folders == set(ROOMS)

@@ -20,7 +20,7 @@ class FinishedCell(NamedTuple):
     result: dict
     setting: str  # what the cells that differ in seeds alone are called
     task: str  # it is compared with settings of the same; "": all are
-    baseline: str  # the setting that others of its task are compared with
+    baseline: str  # the setting that others of its task are compared with; "": there is none
 
 
 class Conclusion(NamedTuple):

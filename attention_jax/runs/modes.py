@@ -25,6 +25,8 @@ from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.working import work
 from attention_jax.training.cost import cost
 
+SHOWN_CELLS = 8  # of a sweep, in a message
+
 
 def train(experiment: Experiment, request: Request) -> None:
     """Start, resume or go on with a run, then write its figures, report and result."""
@@ -42,7 +44,7 @@ def train(experiment: Experiment, request: Request) -> None:
 
 def evaluate(experiment: Experiment, request: Request) -> None:
     """Measure a trained run again, as `config.evaluate` says, which may be another; or on a pair of files."""
-    request.require_run()
+    _require_one_run(request, "evaluate")
     with request.open(ignoring="evaluate") as run:
         if request.reference or request.input != "-":
             found = _evaluate_files(experiment, request, run)
@@ -73,7 +75,7 @@ def report(experiment: Experiment, request: Request) -> None:
 
 def translate(experiment: Experiment, request: Request) -> None:
     """Translate the lines of a file, or of standard input, to a file or to standard output."""
-    request.require_run()
+    _require_one_run(request, "translate")
     if experiment.translate is None:
         raise UserError(f"config.experiment={request.config.experiment!r}: has nothing to translate.")
     for flag, path in (("output", Path(request.output)), ("attention", Path(request.attention))):
@@ -187,6 +189,21 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
     "plan": show_plan,
     "work": work_on_sweep,
 }
+
+
+def _require_one_run(request: Request, mode: str) -> None:
+    """Raise UserError where no run was started, or the folder is a sweep's, which has many."""
+    request.require_run()
+    if not is_sweep(request.workdir):
+        return
+    cells = sorted(path.name for path in (request.workdir / "cells").glob("*") if (path / "result.json").exists())
+    if not cells:
+        raise UserError(f"{request.workdir}: a sweep, none of whose cells is done. Go on with it: --mode=sweep.")
+    named = ", ".join(cells[:SHOWN_CELLS]) + ", …" * (len(cells) > SHOWN_CELLS)
+    raise UserError(
+        f"{request.workdir}: a sweep, and --mode={mode} is of one run: choose one of its {len(cells)} finished cells, "
+        f"{named}: --workdir={request.workdir / 'cells' / cells[0]}"
+    )
 
 
 def _evaluate_files(experiment: Experiment, request: Request, run: Run) -> dict:

@@ -1,5 +1,6 @@
 """A sweep's answer: its cells read, its settings compared, and tables, figures and a page written. Nothing is run."""
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ def write_answer(sweep: Sweep) -> Path:
     status = "finished" if all(map(sweep.is_done, sweep.plan.cells)) else "unfinished"
     result["cells"] = records_of(sweep)
     write_result(sweep.path, {**finished(sweep.config, result), **_made_by(sweep), "status": status})
-    write_cells(sweep)
+    write_cells(sweep, result["cells"])
     tables.append(cells_table(answers[0], {name: sweep.flat[name]["seeds"] for name in sweep.plan.cells}))
     page = render(f"{sweep.config.experiment}: {sweep.path.name}", tables, figures, to_json(sweep.config))
     write_whole(sweep.path / "report.html", page)
@@ -107,12 +108,12 @@ def _answer(sweep: Sweep, name: str) -> Answer | None:
 
 
 class _Named(NamedTuple):
-    """A setting as a sweep calls it: its cells, its name, its task, and the place of its baseline among all."""
+    """A setting as a sweep calls it: its cells, its name, its task, and the place of its baseline, if it has one."""
 
     cells: list[str]
     name: str
     task: str
-    baseline: int
+    baseline: int | None
 
 
 def _named(sweep: Sweep) -> list[_Named]:
@@ -124,15 +125,16 @@ def _named(sweep: Sweep) -> list[_Named]:
     return [_Named(*one) for one in zip(every, names, tasks, _baselines(sweep, every), strict=True)]
 
 
-def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int]:
-    """The place of each setting's baseline: of those that agree with it on `config.sweep.within`."""
+def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int | None]:
+    """The place of each setting's baseline, of those that agree with it on `config.sweep.within`; None: it has none."""
     places = {names[0]: place for place, names in enumerate(every)}
-    found = [0] * len(every)
+    found: list[int | None] = [None] * len(every)
     for names in sweep.agreeing(places):
         overrides = [_without_seeds(sweep.plan.cells[name].overrides) for name in names]
-        own = places[names[place_of(overrides, sweep.config.sweep.baseline)]]
-        for name in names:
-            found[places[name]] = own
+        with contextlib.suppress(UserError):  # the plan is refused where no setting at all is the baseline
+            own = places[names[place_of(overrides, sweep.config.sweep.baseline)]]
+            for name in names:
+                found[places[name]] = own
     return found
 
 
@@ -147,7 +149,8 @@ def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
                 continue
             members = [pair for pair in _members(result) if pair[0] not in choosers]
             kept = result | {"seeds": [seed for seed, _ in members], "members": [member for _, member in members]}
-            called = (setting.name, setting.task, every[setting.baseline].name)
+            baseline = "" if setting.baseline is None else every[setting.baseline].name
+            called = (setting.name, setting.task, baseline)
             found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, *called)] if members else []
     return found
 

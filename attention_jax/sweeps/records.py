@@ -9,6 +9,7 @@ from typing import Any
 
 from attention_jax.reports.sweep import short_keys
 from attention_jax.runs.config import flatten
+from attention_jax.runs.folder import Run
 from attention_jax.sweeps.folder import Sweep, failures, read_result
 
 LONGEST = 180  # characters of a link's name
@@ -17,14 +18,17 @@ MADE_BY = ("code", "device", "versions")
 
 
 def records_of(sweep: Sweep) -> list[dict[str, Any]]:
-    """A record a cell and seed: `overrides`, `seed`, `status`, `path`, and `metrics`, flat, where it finished."""
+    """A record a cell and seed: `overrides`, `seed`, `status`, `path`.
+
+    Where it finished, also the `commit` of the code that made it, its `metrics`, flat, and its `learning`: what
+    `config.train.best_by` was at each step.
+    """
     failed = failures(sweep)
     return [record for name in sweep.plan.cells for record in _records(sweep, name, failed)]
 
 
-def write_cells(sweep: Sweep) -> None:
+def write_cells(sweep: Sweep, records: Sequence[Mapping[str, Any]]) -> None:
     """Write cells.csv, and link every cell that was begun by its setting."""
-    records = records_of(sweep)
     keys = _union(record["overrides"] for record in records)
     metrics = _union(record.get("metrics", {}) for record in records)
     with open(sweep.path / "cells.csv", "w", encoding="utf-8") as file:
@@ -46,10 +50,16 @@ def _records(sweep: Sweep, name: str, failed: Mapping[str, str]) -> list[dict[st
         return [{**known, "seed": seed, "status": status} for seed in seeds]
     common = _numbers({key: result[key] for key in OF_ALL if key in result})
     members = result.get("members") or [{key: value for key, value in result.items() if key not in ("ci95", *OF_ALL)}]
+    known |= {"status": "finished", "commit": result.get("code", {}).get("commit", "")}
     return [
-        {**known, "seed": seed, "status": "finished", "metrics": _numbers(member) | common}
+        {**known, "seed": seed, "metrics": _numbers(member) | common, "learning": _learning(sweep, name, seed)}
         for seed, member in zip(result["seeds"], members, strict=False)
     ]
+
+
+def _learning(sweep: Sweep, name: str, seed: int) -> list[list[float]]:
+    by, lines = sweep.flat[name].get("train.best_by"), Run(sweep.cell(name), 0.0).metrics()
+    return [[line["step"], line[by]] for line in lines if line["seed"] == seed and by in line]
 
 
 def _numbers(tree: Mapping[str, Any]) -> dict[str, float]:

@@ -75,3 +75,15 @@ def test_where_slurm_is_not_it_says_so(sweeper, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(UserError, match="there is no sbatch on this machine's PATH"):
         sweeper.run(RATES, sweep__engine="slurm")
+
+
+@pytest.mark.parametrize("mode", ["evaluate", "translate"])
+def test_a_mode_of_one_run_names_a_sweeps_cells(sweeper, mode):
+    sweeper.run(RATES, mode="plan")
+    with pytest.raises(UserError, match=r"sweep: a sweep, none of whose cells is done. Go on with it: --mode=sweep"):
+        sweeper.run(RATES, mode=mode)
+    done = sweeper.folder / "sweep" / "cells" / "0a1b"
+    done.mkdir(parents=True)
+    (done / "result.json").write_text("{}")
+    with pytest.raises(UserError, match=rf"--mode={mode} is of one run: .* 1 finished cells, 0a1b: --workdir={done}"):
+        sweeper.run(RATES, mode=mode)

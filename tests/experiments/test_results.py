@@ -20,7 +20,8 @@ def test_every_kept_answer_has_its_commit_its_command_and_whether_the_tree_was_c
     kept = [json.loads(path.read_text()) for path in _results.RESULTS.glob("*.json")]
     assert kept
     for answer in kept:
-        assert isinstance(answer["code"]["changed"], bool)
-        assert answer["code"]["commit"]
+        for code in answer["code"] if isinstance(answer["code"], list) else [answer["code"]]:
+            assert isinstance(code["changed"], bool)
+            assert code["commit"]
         assert answer["command"].startswith("python launch.py --config=configs/")
         assert "config" in answer

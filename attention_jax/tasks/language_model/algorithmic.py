@@ -13,7 +13,7 @@ from attention_jax.data.algorithmic import FIRST, PAD, TASKS, Example, example, 
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.tasks.language_model.model import Texts, logits_of
-from attention_jax.tasks.language_model.source import Source
+from attention_jax.tasks.language_model.source import Source, lengths_of, require_positive
 from attention_jax.training.state import Variables
 
 HELD_OUT = 1_000_000  # folded into the key of what is measured, which no training step folds in
@@ -23,7 +23,8 @@ def open_algorithmic(config: ConfigDict, folder: Path | None) -> Source:
     """The tasks, at lengths of up to `data.length` in training and `data.factors` times that when measured."""
     del folder
     data = config.data
-    lengths = _lengths(data)
+    require_positive(data, "length", "batch", "examples")
+    lengths = lengths_of(data)
     try:
         for length in (data.shortest, *lengths):
             require_task(data.task, length, data.symbols)
@@ -63,7 +64,7 @@ def _texts(data: ConfigDict, row, hyper) -> Texts:
 
 def _held_out(data: ConfigDict, length: int, count: int) -> Texts:
     """What is measured at a length; one program draws it for every task and length."""
-    longest = _lengths(data)[-1]
+    longest = lengths_of(data)[-1]
     texts = _drawn(data.seed, _place(data.task), length, longest, count, data.symbols)
     return Texts(*(side[:, : size(length)] for side in texts))
 
@@ -76,10 +77,6 @@ def _drawn(seed, task, length, longest: int, count: int, symbols: int) -> Texts:
 
 def _as_texts(drawn: Example) -> Texts:
     return Texts(drawn.tokens, drawn.is_output, drawn.tokens != PAD)
-
-
-def _lengths(data: ConfigDict) -> tuple[int, ...]:
-    return tuple(sorted({round(factor * data.length) for factor in data.factors}))
 
 
 def _place(task: str) -> Int[Array, ""]:

@@ -40,17 +40,10 @@ class Session:
     @functools.cached_property
     def source(self) -> Source:
         """What the config trains on. Raises UserError for values that do not fit."""
-        data = self.config.data
-        for name in ("length", "batch", "examples", "evaluated", "sampled"):
-            if name in data and data[name] < 1:
-                raise UserError(f"config.data.{name}={data[name]}: needs 1 or more.")
-        if not data.factors or round(min(data.factors) * data.length) < 1 or max(data.factors) < 1:
-            raise UserError(
-                f"config.data.factors={data.factors}: needs numbers more than 0, and one that is 1 or more."
-            )
-        if data.source not in SOURCES:
-            raise UserError(f"config.data.source={data.source!r}: choose one of {', '.join(SOURCES)}.")
-        return SOURCES[data.source](self.config, self.folder)
+        name = self.config.data.source
+        if name not in SOURCES:
+            raise UserError(f"config.data.source={name!r}: choose one of {', '.join(SOURCES)}.")
+        return SOURCES[name](self.config, self.folder)
 
     @functools.cached_property
     def model(self) -> LanguageModel:

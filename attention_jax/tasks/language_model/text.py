@@ -15,7 +15,7 @@ from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.ops.losses import cross_entropy
 from attention_jax.tasks.language_model.model import Texts, logits_of
-from attention_jax.tasks.language_model.source import Source
+from attention_jax.tasks.language_model.source import Source, lengths_of, require_positive
 from attention_jax.training.state import Variables
 
 TASK = "text"
@@ -32,7 +32,8 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
     require_usable(data.tokenizer, data.held_out)
     if data.task != TASK:
         raise UserError(f"config.data.task={data.task!r}: a text has one task, {TASK!r}.")
-    contexts = tuple(sorted({round(factor * data.length) for factor in data.factors}))
+    require_positive(data, "length", "batch", "evaluated", "sampled")
+    contexts = lengths_of(data)
     if folder is None:
         nothing = np.zeros(math.lcm(*contexts) + data.length + 2, np.uint16)
         text = Text(nothing, nothing, data.vocabulary)

@@ -47,9 +47,18 @@ def measure(session: Session, trained: Trained) -> tuple[dict[str, dict], dict[s
     measured = {name: measure_split(trained, splits[name], session.config) for name in HELD_OUT if name in splits}
     found: dict[str, dict] = {"train": {"nll": training_nll(trained)}}
     found |= {name: split.numbers for name, split in measured.items()}
+    if session.config.evaluate.test_beams and "test" in splits:
+        found["test"] |= {"beams": _measure_beams(session, trained)}
     if session.config.evaluate.book_sentences:
         found["book"] = _measure_book(trained, session.book)
     return found, {name: split.hypotheses for name, split in measured.items()}
+
+
+def _measure_beams(session: Session, trained: Trained) -> dict[str, Any]:
+    """BLEU and chrF of the test as `config.evaluate.test_beams` beams translate it."""
+    references = trained.corpus.splits["test"].references
+    hypotheses = translate_texts(trained._replace(programs=session.searching), [r.source for r in references])
+    return score_translations(hypotheses, [r.targets for r in references], bleu_tokens(session.config))
 
 
 def _measure_book(trained: Trained, known: Mapping[str, Reference]) -> dict[str, float]:

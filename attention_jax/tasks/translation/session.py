@@ -48,6 +48,13 @@ class Session:
         require_mean(self.config, model)
         return translator(model, self.config)
 
+    @functools.cached_property
+    def searching(self) -> Translator:
+        """The programs with `config.evaluate.test_beams` beams."""
+        config = ConfigDict(self.config.to_dict())
+        config.evaluate.update({"beams": config.evaluate.test_beams, "temperature": 0.0, "top_k": 0, "top_p": 1.0})
+        return translator(self.programs.model, config)
+
     def init(self, key: jax.Array) -> Variables:
         """Fresh variables of the model."""
         return init(self.programs.model, key)
