@@ -26,10 +26,7 @@ LONG = {  # by config.data.on_long
     "truncate": "truncated: longer than config.data.max_length",
     "skip": "skipped: longer than config.data.max_length",
 }
-CAPTION = (
-    "By training step, means over seeds in their 95% intervals. The loss in training is with dropout and label "
-    "smoothing, in validation without."
-)
+CAPTION = "By training step{}. The loss in training is with dropout and label smoothing, in validation without."
 
 
 def learning_curves(metrics: Sequence[dict], path: Path) -> Figure:
@@ -40,7 +37,8 @@ def learning_curves(metrics: Sequence[dict], path: Path) -> Figure:
     }
     held_out = any("validation.loss" in line for line in metrics)
     shown = panels if held_out else {"nats a target token": {"train": "train.loss"}}
-    return learning_figure(metrics, shown, path, CAPTION, COLOURS)
+    over = ", means over seeds in their 95% intervals" if len({line["seed"] for line in metrics}) > 1 else ""
+    return learning_figure(metrics, shown, path, CAPTION.format(over), COLOURS)
 
 
 def length_figure(result: Flat, path: Path) -> Figure:
