@@ -22,7 +22,7 @@ def paired_t(values: Values, baseline: Values) -> float:
     from scipy import stats
 
     differences = np.asarray(values, np.float64) - np.asarray(baseline)
-    if len(differences) < 2 or differences.std(ddof=1) == 0:
+    if len(differences) < 2 or np.ptp(differences) <= 1e-12 * np.abs(differences).max():
         return math.nan
     return float(stats.ttest_1samp(differences, 0).pvalue)
 

@@ -41,6 +41,7 @@ class Run:
         self.path = path
         self._share = share
         self.profile = path / "profile" if profile else None
+        self.seeds_before: tuple[int, ...] = ()  # of a finished run that is to gain seeds: those that it has
         self._started = started
         self._earlier = 0.0
         self._events: dict[int, Any] = {}
@@ -140,21 +141,23 @@ def open_run(
 ) -> Iterator[Run]:
     """Lock the folder, refuse another config's, write config.json, and close it in the end.
 
-    With `extend`, `train.steps` may be larger than it was: the run is then unfinished again. Keys of the section
-    `ignoring` may differ for this time. Raises
-    UserError where another process uses the folder or where it holds another config's run. A start that
-    is refused leaves nothing of its own behind.
+    With `extend`, `train.steps` may be larger than it was: the run is then unfinished again; or a finished run's seeds
+    may have others after them: its `seeds_before` are then those that it has, and its config.json is as it was. Keys
+    of the section `ignoring` may differ for this time. Raises UserError where another process uses the folder or where
+    it holds another config's run. A start that is refused leaves nothing of its own behind.
     """
     is_new = not path.exists()
     with hold(path):
         stored = read_config(path)
         if stored is None and any(child.name != ".lock" for child in path.iterdir()):
             raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
-        if stored is not None:
-            refuse_other(path, stored, config, extend, ignoring)
         run = Run(path, started, profile)
+        if stored is not None and extend and _gains_seeds(path, stored, config):
+            run.seeds_before = stored.seeds
+        elif stored is not None:
+            refuse_other(path, stored, config, extend, ignoring)
         try:
-            if not ignoring:
+            if not ignoring and not run.seeds_before:
                 write_whole(path / "config.json", to_json(config))
             yield run
         except BaseException:
@@ -176,6 +179,13 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
     elif changed:
         shown = "; ".join(f"{key}: {old!r} there, {new!r} now" for key, (old, new) in changed.items())
         raise UserError(f"{path}: holds a run of another config ({shown}). Choose another --workdir.")
+
+
+def _gains_seeds(path: Path, stored: ConfigDict, config: ConfigDict) -> bool:
+    """Whether a config has more seeds than that of a finished run, and differs in nothing else."""
+    is_more = len(config.seeds) > len(stored.seeds) > 0 and config.seeds[: len(stored.seeds)] == stored.seeds
+    has_begun = (path / "result.json").exists() or (path / "more").exists()
+    return is_more and has_begun and list(_differences(stored, config)) == ["seeds"]
 
 
 def read_config(path: Path) -> ConfigDict | None:

@@ -15,6 +15,7 @@ from attention_jax.reports.run import run_page
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Request, Session, finished
 from attention_jax.runs.folder import Run, read_config, refuse_other, to_json, write_result, write_whole
+from attention_jax.runs.gaining import gain_seeds
 from attention_jax.runs.lines import read_lines
 from attention_jax.runs.training import train_run
 from attention_jax.sweeps.answer import write_answer
@@ -29,12 +30,14 @@ SHOWN_CELLS = 8  # of a sweep, in a message
 
 
 def train(experiment: Experiment, request: Request) -> None:
-    """Start, resume or go on with a run, then write its figures, report and result."""
+    """Start, resume or go on with a run, for more steps or with more seeds; then write figures, report and result."""
     config = request.config
     with request.open(extend=True) as run:
-        if run.result() is None:
+        if run.seeds_before or run.result() is None:
             session = experiment.open(config, run.path / "data")
             together = experiment.together(session, "loop")
+            if run.seeds_before:
+                gain_seeds(config, run, together)
             train_run(config, run, together)
             result = finished(config, together.finish([config], [run])[0])
             _write_report(experiment, session, config, run, result)

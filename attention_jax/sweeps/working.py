@@ -32,7 +32,7 @@ def work(sweep: Sweep) -> None:
     A cell that fails is put down in its error.txt and stops nothing else. Raises Interrupted where asked to stop, and
     UserError where the plan is of other code.
     """
-    if sweep.config.sweep.any_code is False and (changed := changed_since(sweep)):
+    if not sweep.config.sweep.any_code and (changed := changed_since(sweep)):
         raise UserError(
             f"{sweep.path}: was planned with other code; {changed}. Start it with --mode=sweep --config=…, which says "
             "what there is to do."
