@@ -10,7 +10,7 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from attention_jax.reports.figures import Figure
-from attention_jax.reports.page import Table
+from attention_jax.reports.page import Estimate, Table
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.machine import Profiler
@@ -86,8 +86,8 @@ def tables(program: Program, config: ConfigDict, run: Run, result: dict) -> list
     return [
         Table(
             "Mean squared error against the noiseless truth",
-            ("estimator", "mean", "standard deviation", "95% from", "to"),
-            [(name, row["mse_mean"], row["mse_std"], *row["mse_ci95"]) for name, row in rows],
+            ("estimator", "mean, with its 95% interval", "standard deviation"),
+            [(name, Estimate(row["mse_mean"], *row["mse_ci95"]), row["mse_std"]) for name, row in rows],
         )
     ]
 

@@ -14,9 +14,9 @@ from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
 from attention_jax.reports.translation import (
     data_table,
-    learning_figures,
+    learning_curves,
     length_figure,
-    result_table,
+    result_tables,
     translation_table,
 )
 from attention_jax.runs.config import flatten
@@ -114,9 +114,11 @@ def translate(
 
 
 def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Figure]:
-    """Learning curves, BLEU by length, and attention on held-out sentences translated by the first seed."""
+    """Learning curves, scores by length, and attention on held-out sentences translated by the first seed."""
     folder = run.subfolder("figures")
-    drawn = [*learning_figures(run.metrics(), folder), length_figure(result, folder / "bleu_by_length.png")]
+    drawn = [learning_curves(run.metrics(), folder / "learning.png")]
+    if any(name in result for name in HELD_OUT):
+        drawn.append(length_figure(flatten(result), folder / "by_length.png"))
     if session.programs.alignment is None:
         return drawn
     return [*drawn, attention_examples(config, session.trained(config, run.path)[0], folder / "attention.png")]
@@ -125,8 +127,7 @@ def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> lis
 def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Table]:
     """The result, what it is of, and translations beside their references."""
     del config
-    flat = {name: value for name, value in flatten(result).items() if not name.startswith(("ci95.", "data."))}
-    shown = [result_table(flat, flatten(result.get("ci95", {}))), data_table(session.corpus.meta)]
+    shown = [*result_tables(flatten(result)), data_table(session.corpus.meta)]
     for name in HELD_OUT:
         if name in session.corpus.splits:
             references = session.corpus.splits[name].references[:SHOWN_TRANSLATIONS]

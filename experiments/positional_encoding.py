@@ -8,16 +8,19 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.text import identify_text
 from attention_jax.evaluation.extrapolation import area
-from attention_jax.evaluation.metrics import metric
+from attention_jax.evaluation.metrics import NATS
 from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.reports.extrapolation import attention_maps, length_curves
-from attention_jax.reports.figures import Figure
+from attention_jax.reports.figures import Figure, colours
+from attention_jax.reports.learning import learning_figure
 from attention_jax.reports.page import Table
+from attention_jax.reports.run import estimate, measured_line, title_of
+from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.pace import pace
 from attention_jax.runs.training import DYNAMIC, check_training, plan_of
-from attention_jax.tasks.language_model.extrapolation import conclude, name_of
+from attention_jax.tasks.language_model.extrapolation import BEYOND, conclude, name_of
 from attention_jax.tasks.language_model.portraits import write_portraits
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.tasks.language_model.source import Curves
@@ -78,28 +81,36 @@ def check(config: ConfigDict) -> None:
 
 
 def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Figure]:
-    """The measures against length, and attention within and beyond the trained length."""
-    folder, name = run.subfolder("figures"), name_of(config)
-    intervals = result.get("ci95", {}).get("curves", {})
-    curves = {}
-    for measure, found in result["curves"].items():
-        lengths, means = np.array([*map(int, found)]), np.array([*found.values()])
-        ends = np.array([intervals.get(measure, {}).get(length, (mean, mean)) for length, mean in found.items()])
-        ends = np.clip(ends, metric(measure).low, metric(measure).high)
-        curves[measure] = {name: (lengths, means, *ends.T)}
-    drawn = length_curves(curves, session.source.trained, folder / "extrapolation.png")
+    """The measures against length, learning, and attention within and beyond the trained length."""
+    folder, name, flat = run.subfolder("figures"), name_of(config), flatten(result)
+    palette = colours([name, "train"])
+    curves = {_said(measure): {name: measured_line(flat, f"curves.{measure}")} for measure in result["curves"]}
+    drawn = [
+        length_curves(curves, session.source.trained, folder / "extrapolation.png", palette=palette),
+        learning_figure(
+            run.metrics(), {NATS: {"train": "train.loss"}}, folder / "learning.png", "Training loss by step.", palette
+        ),
+    ]
     with np.load(run.path / "attention.npz") as kept:
         maps = [attention_maps({name: dict(kept)}, folder / "attention.png")] if kept.files else []
-    return [drawn, *maps]
+    return [*drawn, *maps]
 
 
 def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Table]:
-    """The measures at every length."""
+    """The mean height of each measure, and the measures at every length."""
     del session, config, run
-    curves = result["curves"]
-    lengths = list(next(iter(curves.values())))
-    rows = [(int(length), *(found[length] for found in curves.values())) for length in lengths]
-    return [Table("By length", ("length", *curves), rows)]
+    flat = flatten(result)
+    heights = [(_said(measure), estimate(flat, f"area.{measure}")) for measure in result["area"]]
+    lengths = list(next(iter(result["curves"].values())))
+    rows = [(int(n), *(estimate(flat, f"curves.{measure}.{n}") for measure in result["curves"])) for n in lengths]
+    return [
+        Table(title_of(flat, f"Mean {BEYOND}"), ("measure", "mean height of its curve"), heights),
+        Table(title_of(flat, "By length"), ("length", *map(_said, result["curves"])), rows),
+    ]
+
+
+def _said(measure: str) -> str:
+    return measure.replace("_", " ")
 
 
 EXPERIMENT = Experiment(

@@ -120,7 +120,10 @@ def tables(session: ConfigDict, config: ConfigDict, run: Run, result: dict) -> l
 
 def _shown(powers: Mapping[str, Sequence[float]], names: Sequence[str] = ("n", "d")) -> str:
     rounded = {name: [round(end, 2) + 0.0 for end in powers[name]] for name in names}  # never −0
-    return ", ".join(f"{n}^{mean:.2f} [{low:.2f}, {high:.2f}]" for n, (mean, low, high) in rounded.items())
+    return "\n".join(
+        f"{n}^{mean:.2f}\N{NO-BREAK SPACE}[{low:.2f},\N{NO-BREAK SPACE}{high:.2f}]"
+        for n, (mean, low, high) in rounded.items()
+    )
 
 
 EXPERIMENT = Experiment(

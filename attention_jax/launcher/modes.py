@@ -11,7 +11,8 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.launcher.description import table_of
-from attention_jax.reports.page import render, show_number
+from attention_jax.reports.page import show_number
+from attention_jax.reports.run import run_page
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Request, Session, finished
 from attention_jax.runs.folder import Run, read_config, refuse_other, to_json, write_result, write_whole
@@ -232,9 +233,9 @@ def _evaluate_files(experiment: Experiment, request: Request, run: Run) -> dict:
 def _write_report(experiment: Experiment, session: Session, config: ConfigDict, run: Run, result: dict) -> None:
     tables = experiment.tables(session, config, run, result)
     figures = experiment.figures(session, config, run, result)
-    write_whole(
-        run.path / "report.html", render(f"{config.experiment}: {run.path.name}", tables, figures, to_json(config))
-    )
+    title = f"{config.experiment}: {run.path.name}"
+    page = run_page(title, flatten(config), flatten(result), tables, figures, to_json(config))
+    write_whole(run.path / "report.html", page)
 
 
 def _print_result(run: Run) -> None:

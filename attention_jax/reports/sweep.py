@@ -9,7 +9,8 @@ import numpy as np
 
 from attention_jax.evaluation.comparison import Comparison, Interval
 from attention_jax.evaluation.metrics import metric
-from attention_jax.reports.figures import Figure, heatmaps, new_figure, save
+from attention_jax.reports.figures import Figure, new_figure, save
+from attention_jax.reports.maps import WordMap, word_maps
 from attention_jax.reports.page import Table, show_number
 
 MOST_CURVES = 8
@@ -242,29 +243,12 @@ def _maps(answer: Answer, path: Path) -> Figure:
     settings, order = answer.settings, answer.comparison.order
     places = [place for place in order if settings[place].attention is not None][:MOST_MAPS]
     found: list[Any] = [settings[place].attention for place in places]
-    columns = min(3, len(places))
-    height = -(-len(places) // columns)
-    longest = [max(matrix[""].shape[axis] for matrix in found) for axis in (0, 1)]
-    grid = np.zeros((height, columns, *longest))
-    names: list[list[str]] = [[""] * columns for _ in range(height)]
-    words: list[list[list[Sequence[str]]]] = [[[()] * columns for _ in range(height)] for _ in range(2)]
-    for number, (place, maps) in enumerate(zip(places, found, strict=True)):
-        row, col = divmod(number, columns)
-        grid[row, col, : maps[""].shape[0], : maps[""].shape[1]] = maps[""]
-        names[row][col] = _named(answer, place)
-        words[0][row][col], words[1][row][col] = list(maps[".source"]), list(maps[".target"])
-    return heatmaps(
-        grid,
-        path,
-        "Attention on one held-out pair of sentences, teacher forced, by setting (first seed).",
-        titles=names,
-        key_labels=words[0],
-        query_labels=words[1],
-        xlabel="source",
-        ylabel="reference",
-        top=1.0,
-        cell=(3.4, 3.0),
-    )
+    maps = [
+        WordMap(one[""], list(one[".target"]), list(one[".source"]), _named(answer, place))
+        for place, one in zip(places, found, strict=True)
+    ]
+    caption = "Attention on one held-out pair of sentences, teacher forced, by setting (first seed)."
+    return word_maps(maps, path, caption, columns=min(3, len(maps)), xlabel="source", ylabel="reference")
 
 
 def _keys(answer: Answer) -> list[str]:

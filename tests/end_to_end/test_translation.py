@@ -32,8 +32,9 @@ def test_a_run_leaves_everything_that_a_reader_needs(finished):
         assert len((folder / f"predictions.{split}.txt").read_text().splitlines()) == 5
     assert list((folder / "tensorboard").rglob("events*"))
     assert read_config(folder).model.kwargs.hidden == 8
-    for name in ("attention.png", "loss.png", "bleu.png", "bleu_by_length.png"):
+    for name in ("attention.png", "learning.png", "by_length.png"):
         assert str(folder / "figures" / name) in process.out
+        assert (folder / "figures" / name).with_suffix(".pdf").is_file()
     assert "report.html" in process.out
     assert "tokens/s" in process.err
 

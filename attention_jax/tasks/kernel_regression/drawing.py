@@ -10,11 +10,13 @@ from ml_collections import ConfigDict
 from attention_jax.data.regression import Problem, Sample
 from attention_jax.models.kernel_regression import estimator, learned_width, width_loss
 from attention_jax.ops.kernels import KERNELS
-from attention_jax.reports.figures import Figure, curves, heatmaps
+from attention_jax.reports.figures import Figure, colours, curves
+from attention_jax.reports.maps import heatmaps
 from attention_jax.reports.regression import fits, kernel_shapes
 from attention_jax.tasks.kernel_regression.estimates import keys_of, problem_of
 
 WIDTHS = (0.1, 0.2, 0.5, 1.0)
+LEARNED = {"own pair left out": True, "own pair kept (leaks)": False}
 
 
 def draw(config: ConfigDict, folder: Path) -> list[Figure]:
@@ -61,12 +63,14 @@ def _panels(problem: Problem, sample: Sample) -> tuple[np.ndarray, np.ndarray, l
 def _learned_figure(config: ConfigDict, sample: Sample, path) -> Figure:
     widths = jnp.geomspace(0.003, 3, 120)
     series, marks = {}, {}
-    for name, leave_one_out in (("own pair left out", True), ("own pair kept (leaks)", False)):
+    palette: dict[str, str] = {}
+    for (name, leave_one_out), colour in zip(LEARNED.items(), colours(LEARNED).values(), strict=True):
         keep = ~jnp.eye(len(sample.x), dtype=bool) if leave_one_out else None
         loss = jax.vmap(lambda w, keep=keep: width_loss(jnp.full(sample.x.shape[-1], jnp.log(w)), *sample, keep))
         learned, _ = learned_width(*sample, leave_one_out, **config.learned)
         series[name] = (np.asarray(widths), np.asarray(loss(widths)))
         width = jnp.exp(jnp.mean(jnp.log(learned)))  # in the plane, of both coordinates
+        palette |= {name: colour, f"learned, {name}": colour}
         marks[f"learned, {name}"] = (float(width), float(width_loss(jnp.log(learned), *sample, keep)))
     return curves(
         series,
@@ -76,4 +80,5 @@ def _learned_figure(config: ConfigDict, sample: Sample, path) -> Figure:
         ylabel="mean squared error",
         log_x=True,
         marks=marks,
+        palette=palette,
     )

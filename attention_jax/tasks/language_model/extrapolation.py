@@ -32,7 +32,7 @@ from attention_jax.reports.extrapolation import (
     order_table,
     panels,
 )
-from attention_jax.reports.figures import Figure
+from attention_jax.reports.figures import Figure, colours
 from attention_jax.reports.page import Table
 
 # Mean reciprocal ranks on algorithmic tasks beyond the trained length, at 107M parameters (Kazemnejad et al. 2023).
@@ -61,8 +61,9 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     firsts: dict[str, FinishedCell] = {}
     for cell in done:
         firsts.setdefault(cell.setting, cell)
-    lines = [_curve_figure(result["curves"], measure, trained, folder) for measure in (lead, *others)]
-    return Conclusion(result, [*lines, *_portraits(firsts, folder)], tables)
+    palette = colours(scores)
+    lines = [_curve_figure(result["curves"], measure, trained, folder, palette) for measure in (lead, *others)]
+    return Conclusion(result, [*lines, *_portraits(firsts, folder, palette)], tables)
 
 
 def name_of(config: ConfigDict) -> str:
@@ -95,17 +96,18 @@ def _published(config: ConfigDict, scores: Scores) -> dict[str, Any]:
     }
 
 
-def _curve_figure(curves: Mapping, measure: str, trained: set[int], folder: Path) -> Figure:
+def _curve_figure(curves: Mapping, measure: str, trained: set[int], folder: Path, palette: Mapping[str, str]) -> Figure:
     return length_curves(
         panels(curves, measure),
         min(trained) if len(trained) == 1 else None,
         folder / f"extrapolation_{measure}.png",
         ylabel=measure.replace("_", " "),
         log_y=not metric(measure).more_is_better,
+        palette=palette,
     )
 
 
-def _portraits(firsts: Mapping[str, FinishedCell], folder: Path) -> list[Figure]:
+def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mapping[str, str]) -> list[Figure]:
     """What the encoding of each setting's first cell looks like once trained, and where it makes attention look."""
     kept = {name: _load(cell.path / "encoding.npz") for name, cell in firsts.items()}
     matrices = _beside_binary({name: found["matrix"].T for name, found in kept.items() if "matrix" in found})
@@ -142,7 +144,7 @@ def _portraits(firsts: Mapping[str, FinishedCell], folder: Path) -> list[Figure]
         )
     if alike:
         caption = "How alike positions make two tokens, by their distance, its largest value one."
-        drawn.append(distance_curves(alike, folder / "similarity.png", caption, "similarity"))
+        drawn.append(distance_curves(alike, folder / "similarity.png", caption, "similarity", palette))
     attention = {name: _load(cell.path / "attention.npz") for name, cell in firsts.items()}
     attending = {name: found for name, found in attention.items() if found}
     return [*drawn, attention_maps(attending, folder / "attention.png")] if attending else drawn

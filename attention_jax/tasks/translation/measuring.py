@@ -17,7 +17,10 @@ from attention_jax.evaluation.translation import (
     Splits,
     bleu_by_length,
     book_scores,
+    length_groups,
     losses,
+    perplexity_by_length,
+    row_losses,
     score_translations,
     spaced,
 )
@@ -65,17 +68,20 @@ def _measure_book(trained: Trained, known: Mapping[str, Reference]) -> dict[str,
 
 
 def measure_split(trained: Trained, split: Split, config: ConfigDict) -> Measured:
-    """Loss over a split's pairs; BLEU over its sentences, by their length too; how attention aligns them."""
+    """Loss over a split's pairs and BLEU over its sentences, by their length too; how attention aligns them."""
     programs, members, splits = trained.programs, trained.members, bleu_tokens(config)
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
     pairs = batches_of(trained, split.source, split.target)
     is_cut = (split.target.tokens[split.target.offsets[1:] - 1] != EOS).any()
     words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
     hypotheses = translate_texts(trained, sources)
+    rows, lengths = row_losses(functools.partial(programs.loss, members), pairs), [*map(_count_words, sources)]
+    groups = length_groups(lengths)
     numbers = {
-        **losses(functools.partial(programs.loss, members), pairs, words),
+        **losses(rows, words),
         **score_translations(hypotheses, references, splits),
-        "bleu_by_length": bleu_by_length([len(split_words(text)) for text in sources], hypotheses, references, splits),
+        "bleu_by_length": bleu_by_length(lengths, hypotheses, references, groups, splits),
+        "perplexity_by_length": perplexity_by_length(split.source_words, rows, groups),
         **(_alignment(align(trained, split.source, split.target), split) if programs.alignment else {}),
     }
     return Measured(numbers, hypotheses)
@@ -90,7 +96,7 @@ def training_nll(trained: Trained) -> float:
     places = np.linspace(0, len(split.source) - 1, min(SAMPLED, len(split.source))).astype(int)
     sides = (Sentences.join(side[place] for place in places) for side in (split.source, split.target))
     program = functools.partial(trained.programs.loss, trained.members)
-    return losses(program, batches_of(trained, *sides), 0)["loss"]
+    return losses(row_losses(program, batches_of(trained, *sides)), 0)["loss"]
 
 
 def sentence_scores(split: Split, hypotheses: Sequence[str], config: ConfigDict) -> dict[str, np.ndarray]:
@@ -133,4 +139,9 @@ def split_of_files(trained: Trained, sources: Sequence[str], targets: Sequence[s
     """Sentences and their translations, which were not imported, as a split."""
     corpus = trained.corpus
     references = [Reference(*pair, None) for pair in zip(sources, ([target] for target in targets), strict=True)]
-    return Split(encode(corpus.source, sources), encode(corpus.target, targets), {}, references)
+    words = [*map(_count_words, sources)]
+    return Split(encode(corpus.source, sources), encode(corpus.target, targets), {}, references, words)
+
+
+def _count_words(text: str) -> int:
+    return len(split_words(text))

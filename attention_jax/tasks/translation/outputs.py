@@ -13,13 +13,14 @@ from ml_collections import ConfigDict
 from attention_jax.data.corpus import Split
 from attention_jax.data.sentences import Sentences
 from attention_jax.files import write_whole
+from attention_jax.reports.attention import attention_figure, head_figures
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table, render
-from attention_jax.reports.translation import attention_figure
 from attention_jax.tasks.translation.measuring import sentence_scores
 from attention_jax.tasks.translation.translating import Trained, align, attention, translate
 
 SHOWN_TRANSLATIONS = 30
+SHOWN_HEADS = 3  # sentences of which every layer and head is drawn
 KEPT_ATTENTION = 2  # sentences whose attention a sweep lays side by side
 
 
@@ -61,12 +62,15 @@ def _write_attention_page(
     first = Sentences.join(sources[i] for i in range(min(len(sources), SHOWN_TRANSLATIONS)))
     outputs = list(found.values())[: len(first)]
     with tempfile.TemporaryDirectory() as folder:
-        figure = _draw_attention(trained, first, outputs, Path(folder) / "attention.png")
+        figures = [
+            _draw_attention(trained, first, outputs, Path(folder) / "attention.png"),
+            *_draw_heads(trained, first, outputs, Path(folder)),
+        ]
         rows = [
             (text, trained.corpus.target.decode(output)) for text, output in zip(texts.values(), outputs, strict=False)
         ]
         table = Table("Translations", ("source", "translation"), rows)
-        write_whole(path, render("Attention", [table], [figure], ""))
+        write_whole(path, render("Attention", [table], figures, ""))
 
 
 def _write_attention_archive(
@@ -106,3 +110,17 @@ def _draw_attention(trained: Trained, sources: Sentences, outputs: Sequence[Sequ
         [corpus.target.words(targets[i]) for i in range(len(targets))],
         path,
     )
+
+
+def _draw_heads(trained: Trained, sources: Sentences, outputs: Sequence[Sequence[int]], folder: Path) -> list[Figure]:
+    """Every layer's and head's map of the first sentences, where a sentence has more than one map."""
+    places, corpus = range(min(len(sources), SHOWN_HEADS)), trained.corpus
+    first = [Sentences.join(side[place] for place in places) for side in (sources, outputs)]
+    drawn: list[Figure] = []
+    for place, kinds in zip(places, attention(trained, *first), strict=True):
+        if sum(maps.shape[0] * maps.shape[1] for maps in kinds.values()) > 1:
+            words = corpus.source.words(sources[place]), corpus.target.words(outputs[place])
+            inside = folder / str(place)
+            inside.mkdir()
+            drawn += head_figures(kinds, *words, inside, f"Sentence {place + 1}")
+    return drawn

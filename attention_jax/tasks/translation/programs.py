@@ -27,7 +27,7 @@ class Translator(NamedTuple):
     """A model with its compiled programs."""
 
     model: nn.Module
-    loss: Any  # (members, batch) → Sums, without dropout or smoothing
+    loss: Any  # (members, batch) → Sums of every row, without dropout or smoothing
     translate: Any  # (members, batch) → the ids of one translation each
     n_best: Any  # (members, batch) → Hypotheses, as many as beams
     alignment: Any  # (members, batch) → weights [B, T, S] of `config.evaluate.alignment_layer`; None without attention
@@ -64,7 +64,7 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     def evaluation_loss(members, batch):
         source, target = batch["source"], batch["target"]
         found: list[Any] = [model.apply(v, source, lengths_of(source), shifted(target)) for v in members]
-        return cross_entropy(mean_log_probs(found), target, target != PAD)
+        return jax.vmap(cross_entropy)(mean_log_probs(found), target, target != PAD)
 
     layers = _attending_layers(model)
     if layers and not -layers <= alignment_layer < layers:
