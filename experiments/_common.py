@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -15,19 +14,6 @@ from attention_jax.runs.training import hyper_of, plan_of
 from attention_jax.training.loop import abstract_states
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss, train_step
-
-DYNAMIC = (
-    "seeds",
-    "optimizer.learning_rate",
-    "optimizer.warmup_steps",
-    "optimizer.decay_steps",
-    "optimizer.final_fraction",
-    "optimizer.clip_norm",
-    "optimizer.b2",
-    "optimizer.weight_decay",
-    "optimizer.dropout",
-    "optimizer.label_smoothing",
-)
 
 
 def check_training(config: ConfigDict) -> None:
@@ -44,9 +30,10 @@ def description_of(
     more: Mapping[str, Any] = {},
 ) -> Description:
     """One training step on a batch of shapes; `more` are dynamic values that are not the optimizer's."""
-    (state,) = abstract_states(init, 1)
-    hyper = {name: jnp.float32(0) for name in config.optimizer if name != "schedule"} | {"key": jax.random.key(0)}
-    step = functools.partial(train_step, loss, config.optimizer.schedule)
+    rule, hyper = plan_of(config).rule, hyper_of(config, 0)
+    del hyper["seed"]
+    (state,) = abstract_states(init, rule.optimizer, 1)
+    step = functools.partial(train_step, loss, rule)
     return Description(state.variables["params"], step, (state, batch, {**hyper, **more}))
 
 

@@ -36,7 +36,7 @@ from attention_jax.training.cost import flops
 from attention_jax.training.loop import Task, trainer
 from attention_jax.training.state import Variables, mean
 from experiments._by_length import conclude
-from experiments._common import DYNAMIC, check_training, description_of, pace
+from experiments._common import check_training, description_of, pace
 from experiments._lines import translate_lines
 from experiments._outputs import SHOWN_TRANSLATIONS, attention_examples, write_outputs
 from experiments._translator import (
@@ -353,7 +353,6 @@ EXPERIMENT = Experiment(
     prepare=prepare,
     identify=lambda config: identify(DataConfig(**config.data)),
     check=check_training,
-    dynamic=DYNAMIC,
     flops=lambda config, folder: _cost(config, *open_corpus(config, folder))["flops"],
     conclude=conclude,
     compared_by=("train.nll", "validation.perplexity_per_word", "validation.bleu"),

@@ -28,7 +28,7 @@ from attention_jax.training.cost import flops
 from attention_jax.training.loop import Task, trainer
 from attention_jax.training.state import Variables
 from experiments._algorithmic import open_algorithmic
-from experiments._common import DYNAMIC, check_training, description_of, pace
+from experiments._common import check_training, description_of, pace
 from experiments._extrapolation import conclude, name_of, portrait
 from experiments._language_model import Curves, Source, build, draw_positions, init, loss
 from experiments._text import open_text
@@ -221,7 +221,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     check=check,
     identify=lambda config: identify_text(config.data.path) if config.data.source == "text" else "",
-    dynamic=(*DYNAMIC, "data.task"),
+    dynamic=("data.task",),
     flops=lambda config, folder: _cost(config, *open_source(config, folder))["flops"],
     conclude=conclude,
     metric=lambda config: "area.token_accuracy" if config.data.source == "algorithmic" else "area.perplexity",

@@ -19,6 +19,7 @@ from attention_jax.runs.interrupt import Interrupted
 from attention_jax.sweeps.cells import flatten, tupled
 from attention_jax.sweeps.settings import SECTIONS
 from attention_jax.training.checkpoints import steps_in
+from attention_jax.training.hyper import DEFAULTS, settled
 
 POLL = 0.1  # seconds
 SPARE = 2**16  # bytes that a line of metrics and its events may need
@@ -181,7 +182,7 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
 def read_config(path: Path) -> ConfigDict | None:
     """The config a run or sweep was started with, or None where there is none.
 
-    How a sweep runs is no part of its cells: what its version could not set there yet has its default.
+    What its version could not set yet of how a sweep runs, or of the optimizer, has its default.
     """
     file = path / "config.json"
     if not file.exists():
@@ -192,7 +193,7 @@ def read_config(path: Path) -> ConfigDict | None:
         raise UserError(f"{file}: not a config ({error}). Choose another --workdir.") from None
     if not {"experiment", "seeds", "precision"} <= set(config):
         raise UserError(f"{file}: not the config of a run. Choose another --workdir.")
-    for section, defaults in SECTIONS.items():
+    for section, defaults in {**SECTIONS, "optimizer": DEFAULTS}.items():
         if section in config:
             config[section] = {**defaults, **config[section].to_dict()}
     return config.lock()
@@ -223,9 +224,14 @@ def write_result(path: Path, result: dict) -> None:
 
 
 def _differences(stored: ConfigDict, config: ConfigDict) -> dict[str, tuple[Any, Any]]:
-    old, new = (flatten(json.loads(to_json(c))) for c in (stored, config))
+    old, new = (flatten(json.loads(to_json(_settled(c)))) for c in (stored, config))
     keys = [*old, *(key for key in new if key not in old)]
     return {k: (old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)}
+
+
+def _settled(config: ConfigDict) -> ConfigDict:
+    """The config with its optimizer's own defaults in words of numbers: said or not, they are the same run."""
+    return ConfigDict({**config, "optimizer": settled(config.optimizer)}) if "optimizer" in config else config
 
 
 def _read_metrics(file: Path) -> list[dict]:

@@ -23,12 +23,13 @@ from attention_jax.runs.sweeps import (
     without_seeds,
 )
 from attention_jax.runs.training import hyper_of, tell
-from attention_jax.sweeps.cells import NOT_OF_A_CELL, Cell, nested, place_of, resolve, without_settings
+from attention_jax.sweeps.cells import NOT_OF_A_CELL, Cell, flatten, nested, place_of, resolve, without_settings
 from attention_jax.sweeps.engines import ENGINES
 from attention_jax.sweeps.matching import matched
 from attention_jax.sweeps.plan import LOOP, VMAP, extend, only, read_plan, require_dynamic
 from attention_jax.sweeps.plan import to_json as plan_to_json
 from attention_jax.training.cost import cost
+from attention_jax.training.hyper import dynamic_keys
 from attention_jax.training.step import train_steps
 
 
@@ -64,7 +65,8 @@ def make_plan(experiment: Experiment, request: Request) -> Sweep:
         def choose(cell, count):
             return _how(experiment, config, nested(cell.config), data_folder(path, experiment, cell.config), count)
 
-        plan = extend(plan, cells, code, experiment.dynamic, choose)
+        dynamic = dict.fromkeys(key for cell in cells for key in dynamic_keys(cell.config, experiment.dynamic))
+        plan = extend(plan, cells, code, [*dynamic], choose)
         write_whole(path / "plan.json", plan_to_json(plan))
         write_whole(path / "config.json", to_json(config))
     return Sweep(path, experiment, config, plan)
@@ -83,9 +85,8 @@ def describe_plan(sweep: Sweep) -> str:
         )
         seeds = len(sweep.config_of(names[0]).seeds)
         total += (left := seconds * sweep.steps(group) * seeds * len(missing))
-        statics = {
-            key for name in names for key in sweep.plan.cells[name].overrides if key not in sweep.experiment.dynamic
-        }
+        dynamic = dynamic_keys(sweep.flat[names[0]], sweep.experiment.dynamic)
+        statics = {key for name in names for key in sweep.plan.cells[name].overrides if key not in dynamic}
         shown = sweep.plan.cells[names[0]].overrides
         rows.append(
             {
@@ -117,7 +118,7 @@ def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
     missing = [name for name in NOT_OF_A_CELL if name not in config]
     if missing:
         raise UserError(f"config has no section {missing[0]!r}, which a sweep needs: attention_jax/sweeps/settings.py.")
-    require_dynamic(config.population.dynamic, experiment.dynamic)
+    require_dynamic(config.population.dynamic, dynamic_keys(flatten(config), experiment.dynamic))
     if config.sweep.workers < 1:
         raise UserError(f"config.sweep.workers={config.sweep.workers}: needs 1 or more.")
     choices = (("sweep.engine", ENGINES), ("sweep.match", ("", "flops")), ("population.how", ("auto", LOOP, VMAP)))
@@ -175,7 +176,8 @@ def _match(
     target, found = flops(configs[place_of(space, config.sweep.baseline)]), []
     solved: dict[str, int] = {}
     for flat in configs:
-        statics = repr(sorted(item for item in flat.items() if item[0] not in experiment.dynamic))
+        dynamic = dynamic_keys(flat, experiment.dynamic)
+        statics = repr(sorted(item for item in flat.items() if item[0] not in dynamic))
         solved[statics] = solved[statics] if statics in solved else solve(flat)
         found.append({**flat, config.sweep.match_by: solved[statics]})
     return found
@@ -222,7 +224,7 @@ def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Cal
     hyper = hyper_of(cell, seed) | together.traced(cell)
     del hyper["seed"]
     state = trainer.create(jax.random.key(seed), None)
-    return functools.partial(train_steps, task.loss, trainer.plan.schedule), (state, table, rows, 1, hyper)
+    return functools.partial(train_steps, task.loss, trainer.plan.rule), (state, table, rows, 1, hyper)
 
 
 def _zeros(leaf):

@@ -50,7 +50,9 @@ def train_wave(
         if is_interrupted() and step < until and any(state.is_finite for state in states):
             raise Interrupted(f"stopped and saved at step {step:,}.")
         if len(wave.runs) > 1:
-            saved = list(checkpoints.restore_each(abstract_states(trainer.task.init, len(members))))
+            saved = list(
+                checkpoints.restore_each(abstract_states(trainer.task.init, trainer.plan.rule.optimizer, len(members)))
+            )
             _divide(wave, trainer, saved[::-1])
     places = itertools.accumulate((len(config.seeds) for config in wave.configs), initial=0)
     owned = [states[first:last] for first, last in itertools.pairwise(places)]

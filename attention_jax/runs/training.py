@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
@@ -20,11 +19,10 @@ from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.machine import Profiler
 from attention_jax.training.checkpoints import Checkpoints, steps_in
+from attention_jax.training.hyper import rule_of, settled, traced
 from attention_jax.training.loop import Hooks, NotFinite, Plan, Trainer, abstract_states, fit
-from attention_jax.training.optimizer import DECAYING, SCHEDULES
+from attention_jax.training.optimizer import DECAYING
 from attention_jax.training.state import TrainState, Variables
-
-FRACTIONS = ("b2", "dropout", "label_smoothing")
 
 
 class Member(NamedTuple):
@@ -36,35 +34,23 @@ class Member(NamedTuple):
 
 
 def plan_of(config: ConfigDict) -> Plan:
-    """`config.train` with the schedule's name. Raises UserError for a value that cannot be used."""
-    schedule = config.optimizer.schedule
-    if schedule not in SCHEDULES:
-        raise UserError(f"config.optimizer.schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}.")
+    """`config.train` with the optimizer's name and schedule. Raises UserError for a value that cannot be used."""
+    rule = rule_of(config.optimizer)
     values = {name: value for name, value in config.train.items() if name != "init_from"}
     for name, value in values.items():
         if isinstance(value, int) and value < 1:
             raise UserError(f"config.train.{name}={value}: needs 1 or more.")
     best_by = config.train.best_by
     require_direction(best_by, "train.best_by")
-    return Plan(**values, schedule=schedule, height=metric(best_by).height)
+    return Plan(**values, rule=rule, height=metric(best_by).height)
 
 
 def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
-    """The dynamic values of one member: every number of `config.optimizer`, and the seed with its key."""
-    numbers = {name: value for name, value in config.optimizer.items() if name != "schedule"}
-    for name, value in numbers.items():
-        if value < 0 or (name in FRACTIONS and value >= 1):
-            raise UserError(
-                f"config.optimizer.{name}={value}: needs 0 or more{' and less than 1' * (name in FRACTIONS)}."
-            )
-    if not numbers["clip_norm"]:
-        raise UserError("config.optimizer.clip_norm=0: nothing would be learnt; 1e9 clips no gradient.")
+    """The dynamic values of one member: every number that its optimizer takes, its seed, and its key."""
+    numbers = settled(config.optimizer)
     _require_warmup_ends(config)
     numbers["decay_steps"] = numbers["decay_steps"] or config.train.steps
-    return {name: jnp.float32(value) for name, value in numbers.items()} | {
-        "seed": seed,
-        "key": jax.random.fold_in(jax.random.key(seed), 1),
-    }
+    return traced(numbers) | {"seed": seed, "key": jax.random.fold_in(jax.random.key(seed), 1)}
 
 
 def _require_warmup_ends(config: ConfigDict) -> None:
@@ -135,7 +121,7 @@ def restore(
     trainer: Trainer, members: Sequence[Member], checkpoints: Checkpoints, start_from: Callable[[], Variables | None]
 ) -> list[TrainState]:
     """Where the members' training goes on: at their last checkpoint, whose metrics are their runs' again."""
-    saved = checkpoints.restore(abstract_states(trainer.task.init, len(members)))
+    saved = checkpoints.restore(abstract_states(trainer.task.init, trainer.plan.rule.optimizer, len(members)))
     runs = {member.run.path: member.run for member in members}.values()
     kept = [None] * len(runs) if saved is None or saved.beside is None else saved.beside
     for run, lines in zip(runs, kept, strict=True):
@@ -149,7 +135,7 @@ def restore(
 def best_variables(config: ConfigDict, run: Run, init, vocabulary: str = "") -> list[Variables]:
     """Each seed's best variables. Raises UserError where there are none, or they are of another vocabulary."""
     with _saved(config, run, vocabulary) as checkpoints:
-        last = next(checkpoints.restore_each(abstract_states(init, len(config.seeds)))).state
+        last = next(checkpoints.restore_each(_like(config, init))).state
     if not all(int(state.best.step) for state in last):
         raise UserError(f"{run.path}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
     return [state.best.variables for state in last]
@@ -158,11 +144,15 @@ def best_variables(config: ConfigDict, run: Run, init, vocabulary: str = "") -> 
 def last_variables(count: int, config: ConfigDict, run: Run, init, vocabulary: str = "") -> list[list[Variables]]:
     """Each seed's variables at its last `count` checkpoints; raises UserError where there are fewer, and as above."""
     with _saved(config, run, vocabulary) as checkpoints:
-        restored = itertools.islice(checkpoints.restore_due(abstract_states(init, len(config.seeds))), count)
+        restored = itertools.islice(checkpoints.restore_due(_like(config, init)), count)
         found = [[state.variables for state in states] for states in restored]
     if len(found) < count:
         raise UserError(f"config.evaluate.last={count}: {run.checkpoints} holds {len(found)} that can be read.")
     return [list(members) for members in zip(*found, strict=True)]
+
+
+def _like(config: ConfigDict, init: Callable[[jax.Array], Variables]) -> list[TrainState]:
+    return abstract_states(init, config.optimizer.name, len(config.seeds))
 
 
 @contextlib.contextmanager
