@@ -163,7 +163,7 @@ class WithMaster(NamedTuple):
     copy rounded (Micikevicius et al. 2018, §3.1).
     """
 
-    moments: Any
+    adam: Any  # the moments, whichever optimizer's: their name in checkpoints
     master: Any
 
 
@@ -204,7 +204,7 @@ def _exact(moments: Any, params: Any) -> tuple[Any, Any]:
     if not isinstance(moments, WithMaster):
         return moments, params
     take = lambda held, param: param if held is None else held  # noqa: E731
-    return moments.moments, jax.tree.map(take, moments.master, params, is_leaf=lambda leaf: leaf is None)
+    return moments.adam, jax.tree.map(take, moments.master, params, is_leaf=lambda leaf: leaf is None)
 
 
 def _with_master(moments: Any, exact: Any, params: Any) -> Any:

@@ -11,9 +11,11 @@ from ml_collections import ConfigDict
 from support import ROOT
 
 from attention_jax.errors import UserError
-from attention_jax.runs.folder import Run, hold, open_run, read_config, write_result
+from attention_jax.runs.folder import Run, hold, open_run, read_config, refuse_other, write_result
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.sweeps.cells import flatten
+from attention_jax.training.hyper import DEFAULTS, OWN
+from configs import positional_encoding
 
 
 def config(**changes):
@@ -228,3 +230,17 @@ def test_a_sweep_of_a_version_with_fewer_settings_has_the_defaults_of_the_others
     assert (found.population.halving, found.population.rungs) == (0.5, (10,))
     assert (found.population.halving_seeds, found.population.across) == (0, False)
     assert (found.sweep.metric, found.sweep.baseline) == ("validation.loss", "")
+
+
+def test_a_run_of_a_version_with_adam_alone_has_it_and_goes_on_though_its_defaults_were_said_then(tmp_path):
+    config = positional_encoding.get_config()
+    older = {key: value for key, value in config.optimizer.items() if key not in DEFAULTS}
+    written = config.to_dict() | {"optimizer": {**older, "b2": 0.999}}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    stored = read_config(tmp_path)
+    assert (stored.optimizer.name, stored.optimizer.b1, stored.optimizer.b2) == ("adam", OWN, 0.999)
+    config.optimizer.b2 = OWN
+    refuse_other(tmp_path, stored, config)
+    config.optimizer.b1 = 0.8
+    with pytest.raises(UserError, match=r"\(optimizer.b1: 0.9 there, 0.8 now\)"):
+        refuse_other(tmp_path, stored, config)

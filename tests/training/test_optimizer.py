@@ -9,6 +9,7 @@ import optax
 import pytest
 from translators import NAMES, build, fresh
 
+from attention_jax.training.cost import flops
 from attention_jax.training.hyper import settled, traced
 from attention_jax.training.optimizer import OPTIMIZERS, Rule, WithMaster, is_hidden, new_moments, update
 from configs.nmt import OPTIMIZER
@@ -167,8 +168,9 @@ def test_a_parameter_in_bfloat16_has_a_master_copy_that_goes_where_one_in_float3
     run = lambda start: trained(name, start, hyper, 30, lambda params: push)  # noqa: E731
     (found, moments), (expected, plain) = run(half), run(full)
     assert isinstance(moments, WithMaster)
+    assert moments._fields == ("adam", "master")  # their names in checkpoints
     assert moments.master["bias"] is None
-    jax.tree.map(np.testing.assert_array_equal, moments.moments, plain)
+    jax.tree.map(np.testing.assert_array_equal, moments.adam, plain)
     for key in ("matrix", "kernel"):
         assert found[key].dtype == jnp.bfloat16
         np.testing.assert_array_equal(moments.master[key], expected[key])
@@ -194,6 +196,16 @@ def test_adams_traced_numbers_give_the_bits_of_optaxs_with_constants(params):
     found, expected = program(start, traced(n)), with_constants(start, jnp.float32(n["learning_rate"]))
     jax.tree.map(np.testing.assert_array_equal, found, expected)
     assert OPTIMIZERS["adamw"] == OPTIMIZERS["adam"]
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_an_update_costs_no_matrix_products_but_muons_newton_schulz_steps(name, params):
+    step = lambda start, hyper: trained(name, start, hyper, 1)  # noqa: E731
+    products = 0
+    if name == "muon":
+        for m, n in ((3, 4), (3, 4), (128, 130)):  # the shorter side first
+            products += 5 * (2 * m * n * m + 2 * m * m * m + 2 * m * m * n)
+    assert flops(step, jax.tree.map(jnp.float32, params), traced(numbers_of(name))) == products
 
 
 @pytest.mark.parametrize("name", NAMES)
