@@ -230,7 +230,7 @@ def _differences(stored: ConfigDict, config: ConfigDict) -> dict[str, tuple[Any,
 
 
 def _settled(config: ConfigDict) -> ConfigDict:
-    """The config with its optimizer's own defaults in words of numbers: said or not, they are the same run."""
+    """The config with the defaults of its optimizer written out: said or not, they are the same run."""
     return ConfigDict({**config, "optimizer": settled(config.optimizer)}) if "optimizer" in config else config
 
 
