@@ -16,7 +16,14 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.dropout import drop
 from attention_jax.ops.masking import MaskRule, as_rule
-from attention_jax.ops.shapes import align_ranks, require_batch, require_batch_count, require_broadcast, require_same_size
+from attention_jax.ops.normalizing import Stream
+from attention_jax.ops.shapes import (
+    align_ranks,
+    require_batch,
+    require_batch_count,
+    require_broadcast,
+    require_same_size,
+)
 
 
 def refusal(attention: Attention) -> str:
@@ -32,11 +39,20 @@ def refusal(attention: Attention) -> str:
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
+class Job(NamedTuple):
+    """What every block needs to know: what is asked, how its rows stream, which keys they see, how many there are."""
+
+    attention: Attention
+    stream: Stream
+    rule: MaskRule
+    num_keys: int
+
+
 class Queries(NamedTuple):
     """A block of queries: features, indices in the whole, places."""
 
     query: Float[Array, "*batch q d"]
-    index: Int[Array, " q"]
+    indices: Int[Array, " q"]
     places: Any
 
 
@@ -45,7 +61,7 @@ class Keys(NamedTuple):
 
     key: Float[Array, "*batch k d"]
     value: Float[Array, "*batch k v"]
-    index: Int[Array, " k"]
+    indices: Int[Array, " k"]
     places: Any
 
 
@@ -67,36 +83,34 @@ def pooled(
     """What `attention` says, in blocks of so many queries and keys."""
     require_batch(key=key, value=value)
     require_same_size(-2, key=key, value=value)
-    queries, keys = query.shape[-2], key.shape[-2]
-    attention = attention._replace(mask=_rule(attention, query, key))
-    relative = attention.relative
+    relative, stream = attention.relative, attention.normalizer.stream
+    if stream is None:
+        raise ValueError(f"backend='chunked': {refusal(attention)}.")
+    job = Job(attention, stream, _rule(attention, query, key), key.shape[-2])
     by_query = Queries(*_blocks(blocks[0], query, relative.queries))
     by_key = Keys(*_key_blocks(blocks[1], key, value, relative.keys))
-    read = jax.checkpoint(functools.partial(_read, attention, keys, value.dtype), prevent_cse=False)
+    read = jax.checkpoint(functools.partial(_read, job, value.dtype), prevent_cse=False)
     _, found = jax.lax.scan(lambda _, block: (None, read(block, by_key)), None, by_query)
     joined = jnp.moveaxis(found, 0, -3)  # [..., blocks, q, V]
     joined = joined.reshape(*joined.shape[:-3], -1, joined.shape[-1])
-    return Attended(joined[..., :queries, :], None)
+    return Attended(joined[..., : query.shape[-2], :], None)
 
 
-def _read(attention: Attention, num_keys: int, dtype, block: Queries, by_key: Keys) -> Float[Array, "*batch q v"]:
+def _read(job: Job, dtype, block: Queries, by_key: Keys) -> Float[Array, "*batch q v"]:
     """What one block of queries pools from all keys."""
-    stream = attention.normalizer.stream
-    counts = _count(attention, num_keys, block, by_key.index) if stream.counts else None
-    step = jax.checkpoint(functools.partial(_step, attention, num_keys, block, counts), prevent_cse=False)
-    start = _start(attention, block, by_key)
+    counts = _count(job, block, by_key.indices) if job.stream.counts else None
+    step = jax.checkpoint(functools.partial(_step, job, block, counts), prevent_cse=False)
+    start = _start(job, block, by_key)
     last, _ = jax.lax.scan(lambda running, keys: (step(running, keys), None), start, by_key)
-    if not stream.divides:
+    if not job.stream.divides:
         return last.values.astype(dtype)
     return (last.values / jnp.where(last.total == 0, 1, last.total)).astype(dtype)
 
 
-def _step(
-    attention: Attention, num_keys: int, block: Queries, counts: Array | None, running: Running, keys: Keys
-) -> Running:
+def _step(job: Job, block: Queries, counts: Array | None, running: Running, keys: Keys) -> Running:
     """The running sums after one more block of keys."""
-    stream, relative = attention.normalizer.stream, attention.relative
-    scores, allowed = _scores(attention, num_keys, block, keys)
+    stream, relative = job.stream, job.attention.relative
+    scores, allowed = _scores(job, block, keys)
     peak, decay = running.peak, jnp.ones_like(running.peak)
     if stream.has_peak:
         highest = jnp.max(scores, axis=-1, keepdims=True, where=allowed, initial=-jnp.inf)
@@ -107,49 +121,51 @@ def _step(
     total = running.total * decay + jnp.sum(weights, axis=-1, keepdims=True)
     if relative.window is not None:
         weights = jnp.multiply(*align_ranks(weights, relative.window(relative.params, block.places, keys.places)))
-    kept = drop(weights, attention.dropout, (block.index[0], keys.index[0]))
-    found = jnp.einsum("...qk,...kv->...qv", kept.astype(keys.value.dtype), keys.value, preferred_element_type=total.dtype)
+    kept = drop(weights, job.attention.dropout, (block.indices[0], keys.indices[0]))
+    found = jnp.einsum(
+        "...qk,...kv->...qv", kept.astype(keys.value.dtype), keys.value, preferred_element_type=total.dtype
+    )
     if relative.mix is not None:
         found += relative.mix(relative.params, kept, block.places, keys.places).astype(found.dtype)
     return Running(peak, total, running.values * decay + found)
 
 
-def _scores(attention: Attention, num_keys: int, block: Queries, keys: Keys) -> tuple[Array, Bool[Array, "*batch q k"]]:
+def _scores(job: Job, block: Queries, keys: Keys) -> tuple[Array, Bool[Array, "*batch q k"]]:
     """The scores of a block, and which of them are allowed; keys that only fill up the last block are not."""
-    relative = attention.relative
+    attention, relative = job.attention, job.attention.relative
     scores = attention.score.apply(block.query, keys.key, *attention.score_params)
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     if relative.bias is not None:
         scores = jnp.add(*align_ranks(scores, relative.bias(relative.params, block.query, block.places, keys.places)))
-    scores, allowed = align_ranks(scores, attention.mask.block(block.index, keys.index))
-    allowed = allowed & align_ranks(scores, keys.index < num_keys)[1]
-    return attention.normalizer.stream.bend(scores), jnp.broadcast_to(allowed, scores.shape)
+    scores, allowed = align_ranks(scores, job.rule.block(block.indices, keys.indices))
+    allowed = allowed & align_ranks(scores, keys.indices < job.num_keys)[1]
+    return job.stream.bend(scores), jnp.broadcast_to(allowed, scores.shape)
 
 
-def _count(attention: Attention, num_keys: int, block: Queries, indices: Int[Array, "blocks k"]) -> Array:
+def _count(job: Job, block: Queries, indices: Int[Array, "blocks k"]) -> Array:
     """How many keys each query may attend to."""
 
     def add(count, index):
-        allowed = jnp.logical_and(*align_ranks(attention.mask.block(block.index, index), (index < num_keys)))
-        allowed = jnp.broadcast_to(allowed, (*allowed.shape[:-2], len(block.index), len(index)))
+        allowed = jnp.logical_and(*align_ranks(job.rule.block(block.indices, index), index < job.num_keys))
+        allowed = jnp.broadcast_to(allowed, (*allowed.shape[:-2], len(block.indices), len(index)))
         return count + jnp.sum(allowed, axis=-1, keepdims=True), None
 
     shape = jax.eval_shape(lambda: add(0, indices[0])[0]).shape
     return jax.lax.scan(add, jnp.zeros(shape, jnp.int32), indices)[0]
 
 
-def _start(attention: Attention, block: Queries, by_key: Keys) -> Running:
+def _start(job: Job, block: Queries, by_key: Keys) -> Running:
     """Before the first key: nothing read, or a sink alone."""
     first = jax.tree.map(lambda array: array[0], by_key)
-    scores = jax.eval_shape(lambda: _scores(attention, 1, block, first)[0])
+    scores = jax.eval_shape(lambda: _scores(job, block, first)[0])
     column = (*scores.shape[:-1], 1)
     values = jnp.zeros((*scores.shape[:-1], by_key.value.shape[-1]), scores.dtype)
-    stream = attention.normalizer.stream
+    stream = job.stream
     if not stream.has_peak:
         return Running(jnp.zeros(column, scores.dtype), jnp.zeros(column, scores.dtype), values)
     if not stream.has_sink:
         return Running(jnp.full(column, -jnp.inf, scores.dtype), jnp.zeros(column, scores.dtype), values)
-    sink = jnp.asarray((*attention.normalizer_params, 0.0)[0], scores.dtype)
+    sink = jnp.asarray((*job.attention.normalizer_params, 0.0)[0], scores.dtype)
     sink = jnp.broadcast_to(sink.reshape((1,) * (scores.ndim - sink.ndim) + sink.shape), column)
     peak = jax.lax.stop_gradient(sink)
     return Running(peak, jnp.exp(sink - peak), values)
@@ -176,7 +192,7 @@ def _blocks(size: int, query: Array, places: Array | None) -> tuple:
 
 def _key_blocks(size: int, key: Array, value: Array, places: Array | None) -> tuple:
     keys, index, places = _blocks(size, key, places)
-    return keys, _split(value, *index.shape, -2), index, places
+    return keys, _split(value, len(index), index.shape[1], -2), index, places
 
 
 def _split(array: Array, count: int, size: int, axis: int) -> Array:

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import Edits, Heads, KeyValue, stack_layers
+from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, stack_layers
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.mixers import ATTENTION, MIXERS
 from attention_jax.modules.normalization import Norm
@@ -71,7 +71,7 @@ class LanguageModel(nn.Module, kw_only=True):
         segments: Int[Array, "batch t"] | None = None,
         dropout: Dropout | None = None,
         valid: Bool[Array, "batch t"] | None = None,
-        edits: Edits = {},
+        edits: Edits = NO_EDITS,
     ) -> Float[Array, "batch t v"]:
         """Logits of every next token.
 
@@ -88,7 +88,7 @@ class LanguageModel(nn.Module, kw_only=True):
         tokens: Int[Array, "batch t"],
         positions: Int[Array, "#batch t"] | None = None,
         segments: Int[Array, "batch t"] | None = None,
-        edits: Edits = {},
+        edits: Edits = NO_EDITS,
     ) -> dict[str, Heads]:
         """Weights `[batch, layers, heads, T, T]` and outputs of every head, of the one kind, "decoder".
 
@@ -111,7 +111,7 @@ class LanguageModel(nn.Module, kw_only=True):
         return Cache(positions, (empty,) * self.layers, jnp.zeros(len(positions), jnp.int32))
 
     def step(
-        self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = {}
+        self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
     ) -> tuple[Float[Array, "batch v"], Cache]:
         """Logits of the token after `tokens`, NaN where there is no room left, and the cache that has read them."""
         now = jnp.take_along_axis(cache.memory, cache.cursor[:, None], axis=1)
@@ -132,7 +132,7 @@ class LanguageModel(nn.Module, kw_only=True):
         segments: Array | None,
         dropout: Dropout | None = None,
         valid: Array | None = None,
-        edits: Edits = {},
+        edits: Edits = NO_EDITS,
         with_heads: bool = False,
     ) -> tuple[Array, list[Heads | None]]:
         length = tokens.shape[-1]
@@ -158,7 +158,9 @@ class LanguageModel(nn.Module, kw_only=True):
         if valid is not None:
             raise ValueError("segments and valid are both given: segment 0 tells already what is padding.")
         if self.layer.mixer in MIXERS:
-            raise ValueError(f"mixer={self.layer.mixer!r} reads each row as one text: it takes `valid`, and no segments.")
+            raise ValueError(
+                f"mixer={self.layer.mixer!r} reads each row as one text: it takes `valid`, and no segments."
+            )
         valid = segments > 0
         return combine(earlier, segment_mask(segments, segments), keys_mask(valid)), valid
 

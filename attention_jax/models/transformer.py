@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import Edits, Heads, KeyValue, stack_layers
+from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, stack_layers
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import Places, PositionEncoding
@@ -36,8 +36,9 @@ class Transformer(nn.Module, kw_only=True):
 
     `encoder_positions` and `decoder_positions` name the encodings of their self-attention; `max_length` is the room of
     those that have tables. Randomized positions are for whole texts, as a language model has them. `encoder_mixer` is
-    the encoder layers' `mixer`. `shared` uses one matrix for the "target" embedding and the logits, or for "all" three (§3.4), which needs
-    one vocabulary. With `norm_first` the encoder and the decoder end in a norm. The rest is `layer`'s.
+    the encoder layers' `mixer`. `shared` uses one matrix for the "target" embedding and the logits, or for "all" three
+    (§3.4), which needs one vocabulary. With `norm_first` the encoder and the decoder end in a norm. The rest is
+    `layer`'s.
     """
 
     source_vocabulary: int
@@ -74,15 +75,11 @@ class Transformer(nn.Module, kw_only=True):
         super().__post_init__()
 
     def setup(self):
-        embed = functools.partial(
-            nn.Embed,
-            features=self.layer.width,
-            embedding_init=nn.initializers.normal(self.layer.width**-0.5),
-            **self.layer.types,
-        )
-        self.target_embedding = embed(self.target_vocabulary)
+        width, types = self.layer.width, self.layer.types
+        embed = functools.partial(nn.Embed, features=width, embedding_init=nn.initializers.normal(width**-0.5), **types)
+        self.target_embedding = embed(num_embeddings=self.target_vocabulary)
         if self.shared != "all":
-            self.source_embedding = embed(self.source_vocabulary)
+            self.source_embedding = embed(num_embeddings=self.source_vocabulary)
         if self.shared == "none":
             self.logits = logits_layer(self.target_vocabulary, **self.layer.types)
         self.encoder_encoding, self.decoder_encoding = map(self._encoding, SITES)
@@ -115,7 +112,7 @@ class Transformer(nn.Module, kw_only=True):
         lengths: Int[Array, " batch"],
         inputs: Int[Array, "batch t"],
         dropout: Dropout | None = None,
-        edits: Edits = {},
+        edits: Edits = NO_EDITS,
     ) -> Float[Array, "batch t v"]:
         """Logits of every next word, teacher forced. `edits` change heads, by kind: "encoder", "decoder", "cross"."""
         return self.decode(self.encode(source, lengths, dropout, edits), inputs, dropout, edits)
@@ -125,13 +122,13 @@ class Transformer(nn.Module, kw_only=True):
         source: Int[Array, "batch s"],
         lengths: Int[Array, " batch"],
         dropout: Dropout | None = None,
-        edits: Edits = {},
+        edits: Edits = NO_EDITS,
     ) -> Memory:
         """The source's memory; positions at or past a sentence's length are padding."""
         return self._encode(source, lengths, dropout, edits, False)[0]
 
     def decode(
-        self, memory: Memory, inputs: Int[Array, "batch t"], dropout: Dropout | None = None, edits: Edits = {}
+        self, memory: Memory, inputs: Int[Array, "batch t"], dropout: Dropout | None = None, edits: Edits = NO_EDITS
     ) -> Float[Array, "batch t v"]:
         """Logits of every next word, teacher forced."""
         return self._teach(memory, inputs, dropout, edits, False)[0]
@@ -141,7 +138,7 @@ class Transformer(nn.Module, kw_only=True):
         source: Int[Array, "batch s"],
         lengths: Int[Array, " batch"],
         inputs: Int[Array, "batch t"],
-        edits: Edits = {},
+        edits: Edits = NO_EDITS,
     ) -> dict[str, Heads]:
         """What heads do in one teacher-forced pass: of "decoder" and "cross", and of "encoder" where it attends.
 
@@ -160,7 +157,7 @@ class Transformer(nn.Module, kw_only=True):
         return Cache(memory, (empty,) * self.decoder_layers, jnp.zeros(memory.lengths.shape, jnp.int32))
 
     def step(
-        self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = {}
+        self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
     ) -> tuple[Float[Array, "batch v"], Cache]:
         """Logits of the word after `tokens`, NaN where the cache has no room left, and the cache that has read them."""
         room = cache.state[0].key.shape[-2]

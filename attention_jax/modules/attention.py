@@ -1,5 +1,6 @@
 """Multi-head attention: parameters and the head axis; what is computed between them is a backend's."""
 
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -70,7 +71,9 @@ class Edit(NamedTuple):
     outputs: Float[Array, "#batch h q f"] | None = None
 
 
+UNCHANGED = Edit()
 Edits = Mapping[str, Edit]  # by kind of attention, with layers as the first axis of every array
+NO_EDITS: Edits = types.MappingProxyType({})
 
 
 class MultiHeadAttention(nn.Module):
@@ -121,7 +124,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | None,
         dropout: Dropout | None = None,
         places: Places | None = None,
-        edit: Edit = Edit(),
+        edit: Edit = UNCHANGED,
         with_heads: bool = False,
     ) -> tuple[Float[Array, "batch t d"], Heads | None]:
         """What each of `x` reads from the memory, and what each head did, where that is asked for.
@@ -146,7 +149,7 @@ class MultiHeadAttention(nn.Module):
             replacement=self._replacement(edit),
             with_weights=with_heads,
         )
-        outputs_BxNxTxF = _edited(self._joined(found.values), edit)
+        outputs_BxNxTxF = edited(self._joined(found.values), edit)
         outputs_BxTxNxF = jnp.moveaxis(outputs_BxNxTxF, -3, -2)
         joined_BxTxD = outputs_BxTxNxF.reshape(*outputs_BxTxNxF.shape[:-2], self.width)
         heads = Heads(self._joined(found.weights), outputs_BxNxTxF) if with_heads else None
@@ -167,7 +170,7 @@ class MultiHeadAttention(nn.Module):
         )
 
     def _replacement(self, edit: Edit) -> Replacement | None:
-        if edit.weights is None:
+        if edit.weights is None or edit.replaced is None:
             return None
         return Replacement(self._by_group(edit.replaced), self._grouped(edit.weights))
 
@@ -191,11 +194,10 @@ class MultiHeadAttention(nn.Module):
         return jnp.moveaxis(x_BxTxNxF, -2, -3)
 
 
-def _edited(outputs_BxNxTxF: Array, edit: Edit) -> Array:
-    """Heads' outputs, replaced and gated."""
-    if edit.outputs is not None:
-        replaced: Any = edit.replaced
-        outputs_BxNxTxF = jnp.where(replaced[None, :, None, None], edit.outputs, outputs_BxNxTxF)
+def edited(outputs_BxNxTxF: Array, edit: Edit) -> Array:
+    """Heads' outputs `[batch, heads, Q, F]`, replaced and gated."""
+    if edit.outputs is not None and edit.replaced is not None:
+        outputs_BxNxTxF = jnp.where(edit.replaced[None, :, None, None], edit.outputs, outputs_BxNxTxF)
     if edit.gate is not None:
         outputs_BxNxTxF *= edit.gate.astype(outputs_BxNxTxF.dtype)[None, :, None, None]
     return outputs_BxNxTxF

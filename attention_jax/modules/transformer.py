@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import AttentionSpec, Edit, Edits, Heads, KeyValue, MultiHeadAttention
-from attention_jax.modules.mixers import ALL, MIXERS, WINDOW
+from attention_jax.modules.attention import UNCHANGED, AttentionSpec, Edit, Edits, Heads, KeyValue, MultiHeadAttention
+from attention_jax.modules.mixers import ALL, ATTENTION, MIXERS, WINDOW
 from attention_jax.modules.normalization import NORMS, Norm
 from attention_jax.modules.positions import Places, PositionEncoding
 from attention_jax.ops.dropout import Dropout, drop
@@ -159,13 +159,16 @@ class Residual(nn.Module):
 class Look(NamedTuple):
     """What is changed of a layer's heads, and whether to tell what they do."""
 
-    edit: Edit = Edit()
+    edit: Edit = UNCHANGED
     with_heads: bool = False
+
+
+PLAIN = Look()
 
 
 def look_at(edits: Edits, kind: str, layer: int, with_heads: bool) -> Look:
     """A layer's part of what a call asks of one kind of attention; arrays of `edits` have layers first."""
-    return Look(jax.tree.map(lambda array: array[layer], edits.get(kind, Edit())), with_heads)
+    return Look(jax.tree.map(lambda array: array[layer], edits.get(kind, UNCHANGED)), with_heads)
 
 
 class Reading(NamedTuple):
@@ -215,9 +218,9 @@ class EncoderLayer(nn.Module):
         valid: Bool[Array, "batch s"],
         reading: Reading,
         dropout: Dropout | None,
-        look: Look = Look(),
+        look: Look = PLAIN,
     ) -> tuple[Float[Array, "batch s d"], KeyValue | None, Heads | None]:
-        """The tokens after this layer, what self-attention read, and what its heads did, where it is self-attention."""
+        """The tokens after this layer, what self-attention read, and what its heads did; None of other mixers."""
         spec = self.spec
         if spec.mixer == WINDOW:
             near = window_mask(x.shape[-2], x.shape[-2], spec.reach)
@@ -268,10 +271,10 @@ class DecoderLayer(nn.Module):
         spec = self.spec
 
         def read_words(x):
-            return reading.by(self.self_attention, x, spec.site(dropout, "attention", 0), looks.get("decoder", Look()))
+            return reading.by(self.self_attention, x, spec.site(dropout, "attention", 0), looks.get("decoder", PLAIN))
 
         def read_memory(x):
-            site, look = spec.site(dropout, "attention", 1), looks.get("cross", Look())
+            site, look = spec.site(dropout, "attention", 1), looks.get("cross", PLAIN)
             return self.cross_attention(x, memory, memory_mask, site, None, *look)
 
         def feed(x):

@@ -14,8 +14,8 @@ from attention_jax.ops.scoring import SCORES, Score
 class Relative(NamedTuple):
     """What the places of queries and keys do, for any block of them; each part is None where it does nothing.
 
-    `queries` [..., Q] and `keys` [..., K] are their places. `bias(params, query, queries, keys)` [..., Q, K] is added to
-    scores; `window(params, queries, keys)` [..., Q, K] ≥ 0 multiplies weights, which are not divided again;
+    `queries` [..., Q] and `keys` [..., K] are their places. `bias(params, query, queries, keys)` [..., Q, K] is added
+    to scores; `window(params, queries, keys)` [..., Q, K] ≥ 0 multiplies weights, which are not divided again;
     `mix(params, weights, queries, keys)` [..., Q, V], linear in the weights, is added to the pooled values.
     """
 

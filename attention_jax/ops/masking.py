@@ -212,8 +212,8 @@ def _all(query_index, key_index):
 
 
 def _looked_up(query_index, key_index, array):
-    rows, columns = (jnp.minimum(index, size - 1) for index, size in zip((query_index, key_index), array.shape[-2:]))
-    return array[..., rows, columns]
+    rows, columns = array.shape[-2:]
+    return array[..., jnp.minimum(query_index, rows - 1), jnp.minimum(key_index, columns - 1)]
 
 
 def _valid(query_index, key_index, valid):

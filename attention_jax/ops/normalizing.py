@@ -6,7 +6,7 @@ attend to nothing gets zeros, with finite gradients. `NORMALIZERS` has what conf
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +98,7 @@ class Stream(NamedTuple):
     exp(s − peak) too, s the normalizer's parameter.
     """
 
-    share: Callable[[Array, Array | None], Array]
+    share: Callable[[Array, Any], Array]
     has_peak: bool = False
     divides: bool = True
     counts: bool = False

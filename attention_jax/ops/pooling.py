@@ -47,8 +47,8 @@ def attend(
     """Σ_i α_i v_i with α = normalise(score(q, k) + bias) over the keys that `mask` allows.
 
     Query `[..., Q, Dq]`, key `[..., K, Dk]`, value `[..., K, V]` → `[..., Q, V]` (Vaswani et al. 2017,
-    §3.2). `score` is a function, or names one of `SCORES`; `normalize` names one of `NORMALIZERS`, such as "softmax", or
-    "sum" for scores that are non-negative weights already. Dropout acts on the weights; `more` are other fields of
+    §3.2). `score` is a function, or names one of `SCORES`; `normalize` names one of `NORMALIZERS`: "softmax",
+    or "sum" for scores that are non-negative weights already. Dropout acts on the weights; `more` are other fields of
     `Attention`. Raises ValueError where shapes do not fit.
     """
     asked = {"score": score, "score_params": score_params, "mask": mask, "bias": bias, "dropout": dropout, **more}
@@ -66,9 +66,9 @@ def attend_with_weights(
     return found.values, found.weights
 
 
-def attention_of(*, score: Callable | str = scaled_dot, normalize: str = "softmax", **more: Any) -> Attention:
+def attention_of(*, score: Callable | Score | str = scaled_dot, normalize: str = "softmax", **more: Any) -> Attention:
     """The record of what is asked for. Raises ValueError for names that are not known."""
-    chosen = make_score(score) if isinstance(score, str) else Score(score)
+    chosen = make_score(score) if isinstance(score, str) else score if isinstance(score, Score) else Score(score)
     return Attention(score=chosen, normalizer=make_normalizer(normalize), **more)
 
 
@@ -82,8 +82,8 @@ def pooled(
     _require_pairs(key, value)
     weights, relative = attention_weights(query, key, attention), attention.relative
     if attention.replacement is not None:
-        chosen, others = attention.replacement
-        weights = jnp.where(*align_ranks(chosen, others.astype(weights.dtype), weights))
+        chosen, others, weights = align_ranks(*attention.replacement, weights)
+        weights = jnp.where(chosen, others.astype(weights.dtype), weights)
     kept = drop(weights, attention.dropout)
     values = pool(kept, value)
     if relative.mix is not None:
