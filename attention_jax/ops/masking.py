@@ -222,7 +222,8 @@ def _valid(query_index, key_index, valid):
 
 
 def _near_centre(query_index, key_index, centre, window):
-    return jnp.abs(key_index.astype(centre.dtype) - centre[..., query_index]) <= window
+    distance = jnp.subtract(*align_ranks(key_index.astype(centre.dtype), centre[..., query_index]))
+    return jnp.abs(distance) <= window
 
 
 def _compare(operation: Callable, a: Array, b: Array) -> Array:

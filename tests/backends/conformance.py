@@ -166,7 +166,7 @@ def step(layer, text, held, place, mask):
 
 def computed(cell, variables, texts):
     """What the cell's backend says."""
-    layer, _, _ = subject(cell)
+    (layer, _, _), texts = subject(cell), texts.astype(cell.dtype)
     dropout = Dropout(jax.random.key(9), cell.dropout) if cell.dropout else None
     everywhere = jnp.arange(LENGTH)[None]
     if cell.mode == "cached":
