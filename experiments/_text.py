@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.text import Text, load_text, require_usable
+from attention_jax.data.parts import Text, load_text, require_usable
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.ops.losses import cross_entropy

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.text import identify_text
+from attention_jax.data.parts import identify_text
 from attention_jax.errors import UserError
 from attention_jax.evaluation.extrapolation import area
 from attention_jax.evaluation.metrics import metric
