@@ -14,7 +14,10 @@ from attention_jax.errors import UserError
 
 BLOCK = 2**20  # bytes of a file that are read at once
 EMBEDDED_SENTENCES = 20_000
-ADVICE = "--config.data.path=FILE takes any text in UTF-8, or a folder of *.txt, and with --config.data.source=jsonl JSON lines."
+ADVICE = (
+    "--config.data.path=FILE takes any text in UTF-8, or a folder of *.txt; JSON lines are read with "
+    "--config.data.source=jsonl."
+)
 JSONL_ADVICE = "--config.data.path=FILE takes a document a line, as JSON, or a folder of *.jsonl."
 
 
@@ -138,7 +141,7 @@ def _decoded(path: Path, block: bytes, offset: int) -> str:
 
 def _text_of(line: bytes, key: str, where: str) -> str:
     try:
-        found = json.loads(line)
+        found = json.loads(line.decode())
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: byte {error.start + 1} of the line is not UTF-8. Convert the file.") from None
     except ValueError as error:

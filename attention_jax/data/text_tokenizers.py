@@ -135,8 +135,8 @@ class PieceTokenizer:
 
         Raises UserError for a vocabulary that cannot hold the text's characters.
         """
-        segments = (segment for chunk in chunks for segment in _segments(chunk.text, LONGEST_LEARNT))
-        kept = sampled((one.removesuffix("\n") for one in segments if not one.isspace()), LINES_LEARNT_FROM)
+        lines = itertools.chain.from_iterable(_segments(chunk.text, LONGEST_LEARNT) for chunk in chunks)
+        kept = [line.removesuffix("\n") for line in sampled(lines, LINES_LEARNT_FROM) if not line.isspace()]
         if not kept:
             raise UserError("config.data.path: nothing but white space to learn pieces from. Give another text.")
         return cls(
@@ -155,7 +155,7 @@ class PieceTokenizer:
         )
 
     def encode_all(self, texts: Sequence[str]) -> Tokens:
-        segments = [list(_segments(text, LONGEST_ENCODED)) for text in texts]
+        segments = [_segments(text, LONGEST_ENCODED) for text in texts]
         found = self._pieces.encode(list(itertools.chain.from_iterable(segments)), num_threads=1)
         ends = np.cumsum([0, *map(len, found)])
         tokens = np.fromiter(itertools.chain.from_iterable(found), dtype_of(self.size), int(ends[-1]))
@@ -212,11 +212,12 @@ def _code_points(text: str) -> Int[np.ndarray, " characters"]:
     return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
-def _segments(text: str, longest: int) -> Iterator[str]:
+def _segments(text: str, longest: int) -> list[str]:
     """Lines with their ends, cut where they are long."""
-    *whole, last = text.split("\n")
-    for line in itertools.chain((f"{line}\n" for line in whole), (last,)):
-        yield from (line[start : start + longest] for start in range(0, len(line), longest))
+    lines = text.splitlines(keepends=True)
+    if max(map(len, lines), default=0) <= longest:
+        return lines
+    return [line[start : start + longest] for line in lines for start in range(0, len(line), longest)]
 
 
 def _lengths(texts: Sequence[str] | Sequence[bytes]) -> Int[np.ndarray, " texts"]:
