@@ -3,6 +3,7 @@
 A text file by itself is one running text without an end. A folder, JSON lines and TFDS hold documents, which end.
 """
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -114,6 +115,7 @@ def _place(config: TextConfig, name: str) -> Path:
     return folder / Path(getattr(config, f"{name}_path") or config.path).expanduser()
 
 
+@functools.lru_cache(maxsize=1)  # an import reads it up to three times
 def _generated(seed: int) -> str:
     from attention_jax.data.grammar import sentence_pairs
 
