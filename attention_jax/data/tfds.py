@@ -25,6 +25,7 @@ from attention_jax.errors import UserError
 
 VERSION = "1.0.0"
 EXAMPLES_A_SHARD, EXAMPLES_AT_ONCE = 1_000_000, 10_000
+READ_AT_ONCE = 128  # faster than one by one; an example may be a whole book
 
 
 def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], bad_lines: BadLines) -> Iterator[Pair]:
@@ -38,7 +39,7 @@ def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], ba
         has = ", ".join(builder.info.features)
         raise UserError(f"config.data.languages={languages}: tfds:{name} has {has}.")
     examples = _examples(builder, name, split)
-    for place, example in enumerate(map(examples.__getitem__, range(len(examples)))):
+    for place, example in enumerate(_in_order(examples)):
         where = f"tfds:{name} {split} {place}"
         try:
             source, target = (_text(example[language]) for language in languages)
@@ -63,7 +64,7 @@ def read_tfds_text(name: str, folder: str, split: str, key: str) -> Iterator[str
         has = f"has text in {', '.join(texts)}" if texts else f"has no text, but {', '.join(features)}"
         raise UserError(f"config.data.key={key!r}: tfds:{name} {has}.")
     examples = _examples(builder, name, split)
-    for place, example in enumerate(map(examples.__getitem__, range(len(examples)))):
+    for place, example in enumerate(_in_order(examples)):
         try:
             yield _text(example[key])
         except UnicodeDecodeError as error:
@@ -136,6 +137,11 @@ def _examples(builder: Any, name: str, split: str) -> Any:
         raise UserError(
             f"tfds:{name} cannot be read ({error}). Prepare it as array_record, in another folder."
         ) from None
+
+
+def _in_order(examples: Any) -> Iterator[Any]:
+    for first in range(0, len(examples), READ_AT_ONCE):
+        yield from examples.__getitems__(range(first, min(first + READ_AT_ONCE, len(examples))))
 
 
 def _prepare(builder: Any, name: str) -> None:

@@ -164,6 +164,17 @@ def test_another_text_is_tokenized_as_the_first_for_training_and_for_measuring(t
     assert not (tmp_path / "third").exists()
 
 
+def test_an_import_that_takes_more_than_a_moment_tells_how_far_it_is(there, tmp_path, monkeypatch, capsys):
+    load_text(tmp_path / "short", config(there, "one.txt"))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("attention_jax.data.text_importing.PATIENCE", 0)
+    load_text(tmp_path / "long", config(there, "one.txt"))
+    shown = capsys.readouterr()
+    assert "text read" in shown.err
+    assert "text tokenized" in shown.err
+    assert shown.out == ""
+
+
 def test_a_text_is_told_by_its_files(there, tmp_path):
     assert identify_text(BASE) == "embedded"
     assert identify_text(BASE._replace(source="tfds:lm1b")) == "tfds:lm1b"
