@@ -191,7 +191,10 @@ def train_pieces(texts: Iterable[str], kind: str, vocabulary: int, **options: An
             **options,
         )
     except RuntimeError as error:
-        raise UserError(f"config.data.vocabulary={vocabulary}: {str(error).rpartition('] ')[2]}") from None
+        why = str(error).rpartition("] ")[2]
+        if least := re.search(r"required_chars\. \d+ vs (\d+)", why):
+            why = f"specials, single characters and bytes take {least[1]}. Raise it."
+        raise UserError(f"config.data.vocabulary={vocabulary}: {why}") from None
     return model.getvalue()
 
 
