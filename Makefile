@@ -1,4 +1,4 @@
-# make demo | test | test-slow | test-slurm | check | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
+# make demo | test | test-slow | test-slurm | check | docs | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
 ACCELERATOR ?= cpu
 # The newest tested Python that can make a virtual environment, on PATH or of pyenv's (whose shims may run nothing).
 PYTHON ?= $(shell for version in 3.13 3.12; do \
@@ -13,7 +13,7 @@ ACCELERATORS := cpu cuda13 tpu
 
 SLURM ?= /tmp/attention_jax_slurm
 
-.PHONY: demo test test-slow test-slurm check results lock clean
+.PHONY: demo test test-slow test-slurm check results docs lock clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train the default experiment on embedded data, in a few minutes
@@ -37,6 +37,9 @@ check: $(READY)
 
 results: $(READY)  ## the kept answers, and which of them are of code that has changed since
 	$(BIN)/python -m experiments._results
+
+docs: $(READY)  ## the API of every room, out of its docstrings: docs/api/attention_jax.html
+	$(BIN)/python -m pdoc attention_jax '!attention_jax._jaxlib' --no-show-source --output-directory docs/api
 
 $(READY): locks/$(ACCELERATOR).txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'

@@ -10,7 +10,7 @@ Models and corpora are the keys of MODELS and CORPORA below; the embedded corpus
 from ml_collections import ConfigDict
 
 from attention_jax.sweeps.settings import POPULATION, SWEEP
-from attention_jax.sweeps.space import grid, product, seeds
+from attention_jax.sweeps.space import chain, grid, product, seeds
 
 RECURRENT = {
     "embedding": 256,
@@ -203,6 +203,7 @@ EVALUATE = {
     "combine": "best",  # what translates: best, or of the last checkpoints their average or ensemble; or all seeds
     "last": 1,  # how many checkpoints, of those that train.keep_last keeps
     "beams": 1,  # 1: greedy
+    "test_beams": 0,  # more: the test is searched with so many as well, which `test.beams` tells
     "length_penalty": 1.0,  # of beams: 0 prefers short translations
     "n_best": 1,  # more, up to beams: --mode=translate writes so many lines a sentence, each a score, a tab, the text
     "temperature": 0.0,  # more than 0: words are drawn, each sentence's with a key of its own
@@ -232,7 +233,7 @@ BUDGETS: dict[str, dict[str, dict]] = {
     "multi30k": {
         "optimizer": {"label_smoothing": 0.1, "dropout": 0.3},
         "train": {"steps": 6000, "steps_per_call": 1, "evaluate_every": 1500, "checkpoint_every": 500, "keep_last": 5},
-        "evaluate": {"bleu_tokens": "spacy"},
+        "evaluate": {"bleu_tokens": "spacy", "test_beams": 5},
     },
 }
 
@@ -321,13 +322,43 @@ def luong(variant):
     return product(variants(variant, [name for name in MODELS if name.startswith("luong_")]), seeds(1))
 
 
+def multi30k(variant):
+    """The models of the README's table, with as many seeds as it has of each."""
+    del variant
+    rows = [
+        product([{"variant": f"{model},multi30k", **TABLE_OVERRIDES.get(model, {})}], seeds(count))
+        for model, count in TABLE.items()
+    ]
+    return chain(*rows)
+
+
 def variants(variant, names):
     corpus = variant.partition(",")[2]
     return grid("variant", [f"{name},{corpus}" for name in names])
 
 
+TABLE = {"seq2seq": 1, "bahdanau": 3, "luong_concat": 3, "transformer_small": 3, "transformer_tiny": 1}
+TABLE_OVERRIDES: dict[str, dict] = {
+    "transformer_tiny": {
+        "data.languages": ("en", "de"),
+        "train.steps": 7000,  # an hour or so of one core; its own recipe is for a GPU's many epochs
+        "train.evaluate_every": 1000,
+        "train.checkpoint_every": 250,
+        "model.kwargs.norm_first": True,
+        "model.kwargs.dropout_sites": ("embeddings", "residual"),
+        "optimizer.schedule": "cosine",
+        "optimizer.learning_rate": 2e-3,
+        "optimizer.warmup_steps": 300,
+        "optimizer.dropout": 0.1,
+        "data.batch_tokens": 1024,
+        "data.vocabulary": 6000,
+        "evaluate.combine": "average",
+        "evaluate.last": 5,
+        "evaluate.bleu_tokens": "moses",
+    }
+}
 LARGE = ("transformer_base", "transformer_big")
-SWEEPS = {"rates": rates, "models": models, "luong": luong}
+SWEEPS = {"rates": rates, "models": models, "luong": luong, "multi30k": multi30k}
 
 
 def sweep(name="rates", variant="bahdanau,embedded"):

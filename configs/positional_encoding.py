@@ -10,11 +10,15 @@
 It is a sweep unless --mode says otherwise. Everything in ops/positions.py and data/algorithmic.py runs by name.
 """
 
+import runpy
+from pathlib import Path
+
 from ml_collections import ConfigDict
 
 from attention_jax.sweeps.settings import POPULATION, SWEEP
 from attention_jax.sweeps.space import grid, product, seeds, zipped
-from configs import nmt
+
+NMT = Path(__file__).with_name("nmt.py")
 
 MODEL = {
     "layers": 2,
@@ -132,7 +136,7 @@ def get_config(variant="core"):
 
 def _translation():
     """A small Transformer on the embedded corpus."""
-    config = nmt.get_config("transformer_book,embedded")
+    config = runpy.run_path(str(NMT))["get_config"]("transformer_book,embedded")
     config.model.kwargs.update({"width": 64, "feed_forward": 128})
     config.train.update({"steps": 700, "evaluate_every": 350, "checkpoint_every": 350})
     config.sweep.update({"by_default": True, "engine": "processes", "metric": "test.bleu"})

@@ -10,12 +10,15 @@ model's place of attention, and in an encoder's; and a layer norm against a batc
 sentences that are alike in length or not.
 """
 
+import runpy
+from pathlib import Path
+
 from ml_collections import ConfigDict
 
 from attention_jax.sweeps.settings import POPULATION, SWEEP
 from attention_jax.sweeps.space import chain, grid, product, seeds
-from configs import positional_encoding
 
+POSITIONS = Path(__file__).with_name("positional_encoding.py")
 MIXERS = ("attention", "window", "gru", "convolution")
 VARIANTS = ("costs", "tasks", "translation", "norms")
 
@@ -26,11 +29,15 @@ def get_config(variant="costs"):
     if variant == "costs":
         return _costs()
     if variant == "tasks":
-        return positional_encoding.get_config("core")
-    config = positional_encoding.get_config("translation")
+        return _positional_encoding("core")
+    config = _positional_encoding("translation")
     if variant == "norms":
         config.sweep.within = ("data.buckets", "data.batch_tokens")
     return config
+
+
+def _positional_encoding(variant):
+    return runpy.run_path(str(POSITIONS))["get_config"](variant)
 
 
 def _costs():

@@ -7,26 +7,22 @@ An answer is told from today's code by what its run imports: an edit of a commen
 does not import is none.
 """
 
-import ast
 import datetime
-import functools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from absl import app, flags
 from tabulate import tabulate
 
-from attention_jax.runs.provenance import ROOT, git
+from attention_jax.runs.code import ROOT, changes, imported, shown
 
 RESULTS = ROOT / "experiments" / "results"
 KEEP = flags.DEFINE_string("keep", "", "The folder of a finished run or sweep whose answer is kept.")
 NAME = flags.DEFINE_string("name", "", "The name that it is kept by.")
-PACKAGES = ("attention_jax", "experiments", "configs", "launch")
-SHOWN = 3  # files that are named
 NOT_KEPT = ("data",)  # of a result
 LOCAL = (("data", "path"), ("train", "init_from"))  # of a config: where things are
 
@@ -49,23 +45,23 @@ def main(argv: list[str]) -> None:
 
 
 def _row(name: str, kept: Mapping[str, Any]) -> dict[str, str]:
-    commit = kept["code"]["commit"]
-    changed = changes(commit, imported(f"experiments.{kept['experiment']}", "launch"))
+    made_by = kept["code"] if isinstance(kept["code"], list) else [kept["code"]]
+    files = imported(f"experiments.{kept['experiment']}", "launch")
+    every = [changes(code["commit"], files) for code in made_by]
+    known = [path for changed in every for path in changed or ()]
+    commits = [(code["commit"] or "none") + (" and changes" if code["changed"] else "") for code in made_by]
     return {
         "answer": name,
         "date": kept["date"],
-        "commit": (commit or "none") + (" and changes" if kept["code"]["changed"] else ""),
-        "code since": _shown(changed),
+        "commit": ", ".join(commits),
+        "code since": _shown(None if None in every else sorted(set(known))),
     }
 
 
 def _shown(changed: list[str] | None) -> str:
     if changed is None:
         return "not known: no such commit here"
-    if not changed:
-        return "the same"
-    more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
-    return f"changed: {', '.join(changed[:SHOWN])}{more}"
+    return f"changed: {shown(changed)}" if changed else "the same"
 
 
 def write(name: str, kept: Mapping[str, Any]) -> None:
@@ -92,67 +88,6 @@ def evidence(workdir: Path) -> dict[str, Any]:
         "command": command,
         "date": str(datetime.date.fromtimestamp((workdir / "result.json").stat().st_mtime)),
     }
-
-
-@functools.cache
-def imported(*modules: str) -> tuple[str, ...]:
-    """The files of this checkout that modules import, and what those import."""
-    found: dict[str, None] = {}
-    waiting = list(modules)
-    while waiting:
-        for path in _files_of(waiting.pop()):
-            if path not in found:
-                found[path] = None
-                waiting += _imports(path)
-    return tuple(sorted(found))
-
-
-def _files_of(module: str) -> Iterator[str]:
-    """A module's file, and those of the packages that it is in."""
-    parts = module.split(".")
-    for count in range(1, len(parts) + 1):
-        base = "/".join(parts[:count])
-        yield from (path for path in (f"{base}.py", f"{base}/__init__.py") if (ROOT / path).is_file())
-
-
-def _imports(path: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
-        names: Iterable[str] = ()
-        if isinstance(node, ast.ImportFrom):
-            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        yield from (name for name in names if name.split(".")[0] in PACKAGES)
-
-
-def changes(commit: str, paths: Sequence[str]) -> list[str] | None:
-    """Which files say something else than at a commit; None where the commit is not known."""
-    there, edited = (git(asked, "--name-only", commit, "--", *paths) for asked in ("ls-tree", "diff"))
-    if not commit or there is None or edited is None:
-        return None
-    new = set(paths) - set(there.split())
-    return [path for path in sorted({*edited.split(), *new}) if path in new or not _says_the_same(commit, path)]
-
-
-def _says_the_same(commit: str, path: str) -> bool:
-    before, now = git("show", f"{commit}:{path}"), ROOT / path
-    if before is None or not now.is_file():
-        return False
-    return _meaning(before) == _meaning(now.read_text(encoding="utf-8"))
-
-
-def _meaning(text: str) -> str:
-    """A module without its comments and docstrings."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            is_docstring: Callable[[ast.stmt], bool] = lambda line: (  # noqa: E731
-                isinstance(line, ast.Expr)
-                and isinstance(line.value, ast.Constant)
-                and isinstance(line.value.value, str)
-            )
-            node.body = [line for line in node.body if not is_docstring(line)]
-    return ast.dump(tree)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
 """Sweeps in this process, over a tiny corpus of their own."""
 
 import csv
+import json
 import time
 
-import experiments
+from ml_collections import ConfigDict
+
 from attention_jax.data.grammar import sentence_pairs
-from attention_jax.runs import sweeps
-from attention_jax.runs.experiment import Request
-from attention_jax.runs.modes import MODES
+from attention_jax.launcher import experiments
+from attention_jax.launcher.modes import MODES
+from attention_jax.runs.experiment import Experiment, Request
+from attention_jax.sweeps.folder import Sweep, open_sweep, read_result
+from attention_jax.sweeps.plan import Group, Plan, PlannedCell
+from attention_jax.sweeps.planning import make_plan
+from attention_jax.sweeps.settings import POPULATION, SWEEP
 from attention_jax.sweeps.space import grid, product, seeds
 from configs import nmt
 
@@ -63,6 +69,13 @@ class Sweeper:
         request = request._replace(space=lambda: space, configure=lambda variant: config)
         MODES[mode](experiments.load(config.experiment), request)
 
+    def plan(self, space, workdir="sweep", **overrides):
+        """The sweep, planned and not run."""
+        config = self.config(**overrides)
+        request = Request(config, self.folder / workdir, time.perf_counter(), False)
+        request = request._replace(space=lambda: space, configure=lambda variant: config)
+        return make_plan(experiments.load(config.experiment), request)
+
     def alone(self, config):
         path = self.folder / "alone"
         MODES["train"](experiments.load(config.experiment), Request(config, path, time.perf_counter(), False))
@@ -70,8 +83,8 @@ class Sweeper:
 
     def results(self, workdir="sweep"):
         """Each cell's result by its overrides."""
-        sweep = sweeps.open_sweep(experiments.load("nmt"), self.folder / workdir)
-        return {repr(cell.overrides): sweeps.read_result(sweep.cell(name)) for name, cell in sweep.plan.cells.items()}
+        sweep = open_sweep(experiments.load("nmt"), self.folder / workdir)
+        return {repr(cell.overrides): read_result(sweep.cell(name)) for name, cell in sweep.plan.cells.items()}
 
     def cells(self, workdir="sweep"):
         return sorted((self.folder / workdir / "cells").iterdir())
@@ -80,3 +93,36 @@ class Sweeper:
         """The table without what was measured with a clock."""
         with open(self.folder / workdir / "table.csv", encoding="utf-8") as file:
             return [{k: v for k, v in row.items() if k not in CLOCK} for row in csv.DictReader(file)]
+
+
+def sweep_of(
+    folder, values, *, population=None, within=(), metric="validation.loss", best_by="validation.loss", steps=30
+):
+    """A sweep whose cells are done: values are {setting: {seed: value, or what became of it}}."""
+    planned, results = {}, {}
+    for setting, by_seed in values.items():
+        overrides = setting if isinstance(setting, tuple) else (("optimizer.learning_rate", setting),)
+        for seed, value in by_seed.items():
+            name = f"{len(planned):012d}-code"
+            planned[name] = PlannedCell(dict(overrides) | {"seeds": (seed,)}, dict(overrides) | {"seeds": (seed,)})
+            results[name] = value
+    config = ConfigDict(
+        {
+            "experiment": "e",
+            "seeds": (0,),
+            "train": {"best_by": best_by},
+            "precision": {},
+            "sweep": SWEEP | {"metric": metric, "within": within},
+            "population": POPULATION | (population or {}),
+        }
+    )
+    experiment = Experiment(*[lambda *a: None] * 5)
+    group = Group("group", {"experiment": "e", "train.steps": steps}, "loop", [list(planned)])
+    sweep = Sweep(folder, experiment, config.lock(), Plan("code", planned, [group]))
+    for name, value in results.items():
+        path = sweep.cell(name)
+        path.mkdir(parents=True)
+        split, _, measure = metric.partition(".")
+        ended = {"status": value} if isinstance(value, str) else {"status": "finished", split: {measure: value}}
+        (path / "result.json").write_text(json.dumps(ended | {"seeds": list(planned[name].overrides["seeds"])}))
+    return sweep

@@ -47,7 +47,7 @@ def test_after_importing_the_package_alone_everything_is_computed_rightly():
     assert process.returncode == 0, process.stderr
 
 
-@pytest.mark.parametrize("statements", ["import launch", "import experiments._table", "import configs.nmt"])
+@pytest.mark.parametrize("statements", ["import launch", "import experiments._multi30k", "import configs.nmt"])
 def test_whatever_is_started_has_the_flag_before_jax_starts(statements):
     flags, err = flags_after_import("", statements)
     assert (_jaxlib.FUSION in flags) == IS_FAULTY

@@ -8,7 +8,7 @@ DATA/SPLIT.pairs.jsonl              the pairs as text; "rest" has those of the f
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from attention_jax.data.digests import digest_of, require_intact
 from attention_jax.data.sentences import Sentences, open_array
 from attention_jax.data.sources import Pair
 from attention_jax.data.splits import REST, sentence_key
-from attention_jax.data.tokenizers import Tokenizer, load_tokenizer
+from attention_jax.data.tokenizers import Tokenizer, load_tokenizer, split_words
 from attention_jax.errors import UserError
 
 SIDES = ("source", "target")
@@ -41,6 +41,7 @@ class Split(NamedTuple):
     target: Sentences
     buckets: dict[int, np.ndarray]  # length → places of its pairs
     references: list[Reference]
+    source_words: Sequence[int] = ()  # of every pair's source, as text; not counted of "train"
 
 
 class Corpus(NamedTuple):
@@ -131,8 +132,9 @@ def _array_files(folder: Path, meta: dict) -> list[str]:
 def _load_split(folder: Path, name: str, lengths: Iterable[int], is_given: bool) -> Split:
     source, target = (Sentences.open(folder, f"{name}.{side}") for side in SIDES)
     buckets = {length: open_array(bucket_file(folder, name, length)) for length in lengths}
-    pairs = () if name == "train" else read_texts(folder, name)
-    return Split(source, target, buckets, [_reference([pair]) for pair in pairs] if is_given else _grouped(pairs))
+    pairs = [] if name == "train" else list(read_texts(folder, name))
+    references = [_reference([pair]) for pair in pairs] if is_given else _grouped(pairs)
+    return Split(source, target, buckets, references, [len(split_words(pair.source)) for pair in pairs])
 
 
 def _grouped(pairs: Iterable[Pair]) -> list[Reference]:

@@ -16,6 +16,7 @@ class Metric(NamedTuple):
     """A row: a pattern of dotted names, whether more is better (None: neither), the least and the greatest value.
 
     What is `of_objective` holds what a config adds to the training objective, such as dropout and label smoothing.
+    Intervals of what `is_log` are made on the logarithm.
     """
 
     pattern: str
@@ -24,6 +25,7 @@ class Metric(NamedTuple):
     high: float
     unit: str
     of_objective: bool = False
+    is_log: bool = False
 
     def height(self, value: float | None) -> float:
         """The value so that more is better; −∞ where it is not finite or not there: what is lost is never best."""
@@ -43,9 +45,10 @@ METRICS = (
     Metric("train.step_seconds", LESS, 0, math.inf, "seconds"),
     Metric("*nll", LESS, 0, math.inf, NATS),
     Metric("*loss", LESS, 0, math.inf, NATS),
-    Metric("*perplexity", LESS, 1, math.inf, "perplexity a token"),
-    Metric("*perplexity_sliding", LESS, 1, math.inf, "perplexity a token"),
-    Metric("*perplexity_per_word", LESS, 1, math.inf, "perplexity a word"),
+    Metric("*perplexity", LESS, 1, math.inf, "perplexity a token", is_log=True),
+    Metric("*perplexity_sliding", LESS, 1, math.inf, "perplexity a token", is_log=True),
+    Metric("*perplexity_per_word", LESS, 1, math.inf, "perplexity a word", is_log=True),
+    Metric("*perplexity_by_length.*", LESS, 1, math.inf, "perplexity a token", is_log=True),
     Metric("*bleu", MORE, 0, 100, "BLEU"),
     Metric("*bleu_13a", MORE, 0, 100, "BLEU"),
     Metric("*bleu_by_length.*", MORE, 0, 100, "BLEU"),
@@ -60,7 +63,7 @@ METRICS = (
     Metric("*exact_match", MORE, 0, 1, "share"),
     Metric("curves.token_accuracy.*", MORE, 0, 1, "share"),
     Metric("curves.exact_match.*", MORE, 0, 1, "share"),
-    Metric("curves.perplexity*.*", LESS, 1, math.inf, "perplexity a token"),
+    Metric("curves.perplexity*.*", LESS, 1, math.inf, "perplexity a token", is_log=True),
     Metric("mrr", MORE, 0, 1, "mean reciprocal rank"),
     Metric("kendall_tau", MORE, -1, 1, "τ"),
     Metric("*mse_mean", LESS, 0, math.inf, "squared error"),
@@ -85,15 +88,19 @@ TOKENS = ("data.tokenizer", "data.vocabulary", "data.min_count", "data.joint_voc
 
 def metric(name: str, key: str = "") -> Metric:
     """The first row that matches a dotted name. Raises UserError, naming the config's `key`, where there is none."""
-    for row in METRICS:
-        if fnmatchcase(name, row.pattern):
-            return row
+    if (found := find(name)) is not None:
+        return found
     names = {row.pattern.strip("*."): row for row in METRICS}
     nearest = difflib.get_close_matches(name.rpartition(".")[2], names, n=1, cutoff=0)[0]
     raise UserError(
         f"{key and f'config.{key}='}{name!r}: no metric of that name; the nearest is {nearest!r}. All are in "
         "attention_jax/evaluation/metrics.py."
     )
+
+
+def find(name: str) -> Metric | None:
+    """The first row that matches a dotted name, or None."""
+    return next((row for row in METRICS if fnmatchcase(name, row.pattern)), None)
 
 
 def require_direction(name: str, key: str) -> None:

@@ -10,23 +10,24 @@ from jaxtyping import Float
 
 from attention_jax.evaluation.statistics import resampled_sums
 
+Values = Sequence[float] | np.ndarray
 Score = Callable[[Float[np.ndarray, "... d"]], Float[np.ndarray, "..."]]  # of summed statistics of sentences
 EXACT = 16  # differences of which every sign is tried
 SHUFFLES = 10_000
 RESAMPLES = 1_000
 
 
-def paired_t(values: Sequence[float], baseline: Sequence[float]) -> float:
+def paired_t(values: Values, baseline: Values) -> float:
     """Student's paired t-test over seeds; NaN for one pair, or where all differ by the same."""
     from scipy import stats
 
     differences = np.asarray(values, np.float64) - np.asarray(baseline)
-    if len(differences) < 2 or differences.std(ddof=1) == 0:
+    if len(differences) < 2 or np.ptp(differences) <= 1e-12 * np.abs(differences).max():
         return math.nan
     return float(stats.ttest_1samp(differences, 0).pvalue)
 
 
-def sign_flip(values: Sequence[float], baseline: Sequence[float]) -> float:
+def sign_flip(values: Values, baseline: Values) -> float:
     """The share of sign changes of the differences whose mean is as far from zero (Fisher 1935, §21).
 
     Exact, all 2ⁿ of them, up to 16 differences; 10,000 drawn above, the true one among them. With n differences it

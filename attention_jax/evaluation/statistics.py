@@ -8,15 +8,21 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from attention_jax.evaluation.metrics import find
+
 MANY = 30  # values, from which on the bootstrap's intervals cover what they say
 RESAMPLES = 2000
 
 
-def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
+def mean_interval(
+    values: Sequence[float] | np.ndarray, level: float = 0.95, *, is_log: bool = False
+) -> tuple[float, float, float]:
     """The mean and an interval of independent values: Student's t for fewer than 30, a percentile bootstrap above.
 
     x̄ ± t_{n−1} s / √n, or the quantiles of the means of 2,000 resamples (Efron & Tibshirani 1993, §13.3). A
     percentile bootstrap of three values would cover 74%, not 95%. One value alone has no interval: its ends are NaN.
+    With `is_log`, of positive values, x̄ exp(± t_{n−1} s / x̄ √n): the interval of ln x̄ by the delta method, whose ends
+    are positive.
     """
     values = np.asarray(values, np.float64)
     mean = float(values.mean())
@@ -24,10 +30,21 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
         return mean, math.nan, math.nan
     if len(values) < MANY:
         half = _t_quantile(level, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+        if is_log:
+            return mean, float(mean * np.exp(-half / mean)), float(mean * np.exp(half / mean))
         return mean, float(mean - half), float(mean + half)
     means = resampled_sums(values[:, None], RESAMPLES)[:, 0] / len(values)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return mean, float(low), float(high)
+
+
+def metric_interval(name: str, values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
+    """The mean and interval of a metric: on the logarithm where its row says so, and never beyond its bounds."""
+    if (row := find(name)) is None:
+        return mean_interval(values)
+    mean, *ends = mean_interval(values, is_log=row.is_log)
+    low, high = np.clip(ends, row.low, row.high).tolist()
+    return mean, low, high
 
 
 def resampled_sums(rows: Float[np.ndarray, "n d"], resamples: int) -> Float[np.ndarray, "resamples d"]:
@@ -59,28 +76,31 @@ def two_level_interval(
     return mean, mean - half, mean + half
 
 
-def summarize(members: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+def summarize(members: Sequence[Mapping[str, Any]], prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
     """Means of what the members (one a seed) measured, and 95% intervals where there are two or more, both nested.
 
-    What is not a number is taken from the first member.
+    What is not a number is taken from the first member. `prefix` is of the metrics' names.
     """
     means: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
     for name, value in members[0].items():
         values = [member[name] for member in members]
         if isinstance(value, Mapping):
-            means[name], intervals[name] = summarize(values)
+            means[name], intervals[name] = summarize(values, f"{prefix}{name}.")
         elif not isinstance(value, (int, float)):
             means[name] = value
         else:
-            means[name], *ends = mean_interval(values)
+            means[name], *ends = metric_interval(f"{prefix}{name}", values)
             if len(members) > 1:
                 intervals[name] = ends
     return means, {name: found for name, found in intervals.items() if found}
 
 
 def over_seeds(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A run's result: what its one member measured, or means with `ci95` and every one of `members`."""
+    """A run's result: what its one member measured, or means with `ci95` and every one of `members`.
+
+    `members` has all that was measured of each seed, in the order of the run's `seeds`.
+    """
     if len(members) == 1:
         return dict(members[0])
     means, intervals = summarize(members)

@@ -1,28 +1,52 @@
 """Running a model's programs over many sentences and scoring what comes out."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from attention_jax.evaluation.bleu import book_bleu, chrf, sacre_bleu
 
 Batch = dict[str, np.ndarray]
 Batches = Iterable[tuple[np.ndarray, Batch]]  # places in the corpus, and padded rows
+Groups = dict[str, tuple[int, int]]  # the fewest and most words of each
 Splits = tuple[str, Callable[[str], list[str]]] | None  # how text is cut into what BLEU counts, and its name
 
 
-def losses(loss: Callable[[Batch], Any], batches: Batches, words: int) -> dict[str, float]:
-    """Nats per target token over all batches, and perplexity per token and per word.
+class RowLosses(NamedTuple):
+    """Nats of every pair's target, and its tokens."""
 
-    `loss` gives a batch's sum and count; `words` counts the words of the same targets, ends included, or is 0
-    where they are not known.
+    nats: Float[np.ndarray, " pairs"]
+    tokens: Float[np.ndarray, " pairs"]
+
+
+def row_losses(loss: Callable[[Batch], Any], batches: Batches) -> RowLosses:
+    """`loss` gives the sums and counts of a batch's rows; pairs are in the corpus's order."""
+    rows = [(places, jax.device_get(loss(batch))) for places, batch in batches]
+    order = np.argsort(np.concatenate([places for places, _ in rows]))
+    columns = (
+        np.concatenate([getattr(sums, part)[: len(places)] for places, sums in rows]) for part in ("total", "count")
+    )
+    return RowLosses(*(np.asarray(column, np.float64)[order] for column in columns))
+
+
+def losses(rows: RowLosses, words: int) -> dict[str, float]:
+    """Nats per target token over all pairs, and perplexity per token and per word.
+
+    `words` counts the words of the same targets, ends included, or is 0 where they are not known.
     """
-    sums = jax.device_get([loss(batch) for _, batch in batches])
-    total, count = (sum(float(getattr(s, part)) for s in sums) for part in ("total", "count"))
-    found = {"loss": total / count, "perplexity": _exp(total / count)}
+    total, count = rows.nats.sum(), rows.tokens.sum()
+    found = {"loss": float(total / count), "perplexity": _exp(total / count)}
     return found | ({"perplexity_per_word": _exp(total / words)} if words else {})
+
+
+def perplexity_by_length(lengths: Sequence[int], rows: RowLosses, groups: Groups) -> dict[str, float]:
+    """Perplexity a target token of the pairs in each group, by the number of source words of every pair."""
+    words = np.asarray(lengths)
+    members = {name: (low <= words) & (words <= high) for name, (low, high) in groups.items()}
+    return {name: _exp(rows.nats[one].sum() / rows.tokens[one].sum()) for name, one in members.items() if one.any()}
 
 
 def gather_rows(program: Callable[[Batch], Any], batches: Batches) -> list[np.ndarray]:
@@ -58,21 +82,28 @@ def spaced(
     return [" ".join(split(text)) for text in hypotheses], [[" ".join(split(t)) for t in group] for group in references]
 
 
+def length_groups(lengths: Sequence[int], groups: int = 5) -> Groups:
+    """About equally many sentences each, by their numbers of words: {"3-7": (3, 7), …}."""
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, groups + 1)[1:], method="higher"))
+    found, low = {}, min(lengths)
+    for high in edges.tolist():
+        found[f"{low}-{high}" if low < high else f"{low}"] = (low, high)
+        low = high + 1
+    return found
+
+
 def bleu_by_length(
     lengths: Sequence[int],
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
+    groups: Groups,
     splits: Splits = None,
-    groups: int = 5,
 ) -> dict[str, float]:
-    """`bleu` of about equally many sentences each, by the number of source words: {"3-7": 40.1, …}."""
-    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, groups + 1)[1:], method="higher"))
-    found, low = {}, min(lengths)
-    for high in edges.tolist():
+    """`bleu` of the sentences in each group, by their numbers of source words."""
+    found = {}
+    for name, (low, high) in groups.items():
         members = [i for i, length in enumerate(lengths) if low <= length <= high]
-        bleu, _ = _bleu([hypotheses[i] for i in members], [references[i] for i in members], splits)
-        found[f"{low}-{high}" if low < high else f"{low}"] = bleu
-        low = high + 1
+        found[name], _ = _bleu([hypotheses[i] for i in members], [references[i] for i in members], splits)
     return found
 
 

@@ -1,98 +1,89 @@
-"""Figures shared by every experiment. Matplotlib is imported when a figure is drawn."""
+"""Figures shared by every experiment, each as PNG and as PDF. Matplotlib is imported when a figure is drawn."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 Points = Sequence[float] | np.ndarray
+Line = tuple[Points, Points, Points, Points]  # x, means, and the ends of their intervals
 FEW = 12  # points of a line that are marked
-WORD = 0.16  # inches that the label of a word takes beside the next
-LARGEST = 10.0  # inches of a panel
+DPI = 120
+SAMPLE = 0.6  # inches of a legend's sample of a line, with the gap to the next
+LETTER = 0.07  # inches of a letter of eight points
+WIDE = 12.0  # inches from which on a page scrolls a figure instead of shrinking it
+# Ten colours that the colour-blind tell apart (Okabe & Ito 2008, without yellow; four of Tol 2021, "muted").
+PALETTE = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    *("#882255", "#999933", "#332288"),
+)
+DASHES = ("-", "--", ":", "-.")
 
 
 class Figure(NamedTuple):
-    """A picture on disk and what it shows."""
+    """A picture on disk, what it shows, and whether it is too wide for a page."""
 
     path: Path
     caption: str
+    is_wide: bool = False
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name, by its place; after ten they come again (`line_style` then dashes lines).
+
+    Every figure of a page is handed the same, so that a setting looks alike in all.
+    """
+    return {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(dict.fromkeys(names))}
+
+
+def line_style(palette: Mapping[str, str], name: str) -> dict[str, Any]:
+    """A name's colour, and dashes that tell it from those before it with the same colour."""
+    return {"color": palette[name], "linestyle": DASHES[[*palette].index(name) // len(PALETTE) % len(DASHES)]}
 
 
 def new_figure(rows: int, cols: int, width: float, height: float, **kwargs: Any):
     """A figure of its own (no global state) with a grid of axes `[rows, cols]`; sizes in inches a cell."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Canvas
-
-    figure = Canvas(figsize=(width * cols, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = empty_figure(width * cols, height * rows, layout="constrained")
     return figure, figure.subplots(rows, cols, squeeze=False, **kwargs)
 
 
+def _fits(figure, labels: Sequence[str], columns: int) -> bool:
+    """Whether a legend of so many columns, which it fills one after the other, is as narrow as the figure."""
+    rows = math.ceil(len(labels) / columns)
+    longest = [max(map(len, labels[first : first + rows])) for first in range(0, len(labels), rows)]
+    return LETTER * sum(longest) + SAMPLE * len(longest) <= figure.get_figwidth()
+
+
+def empty_figure(width: float, height: float, **kwargs: Any):
+    """A figure of its own without axes; sizes in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    figure = Canvas(figsize=(width, height), **kwargs)
+    FigureCanvasAgg(figure)
+    return figure
+
+
 def save(figure, path: Path, caption: str) -> Figure:
-    """Write the figure as PNG and return it with its caption."""
-    figure.savefig(path, dpi=120)
-    return Figure(path, caption)
+    """Write the figure as PNG, and beside it as PDF with text that can be edited; returns the PNG with its caption."""
+    import matplotlib
+
+    figure.savefig(path, dpi=DPI)
+    figure.set_layout_engine("none")  # what was found for the one stays for the other
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+    return Figure(path, caption, is_wide=figure.get_figwidth() > WIDE)
 
 
-def heatmaps(
-    weights: Float[np.ndarray, "rows cols queries keys"],
-    path: Path,
-    caption: str,
-    *,
-    titles: Sequence[Sequence[str]] | None = None,
-    query_labels: Sequence[Sequence[Sequence[str]]] | None = None,
-    key_labels: Sequence[Sequence[Sequence[str]]] | None = None,
-    xlabel: str = "key",
-    ylabel: str = "query",
-    top: float | None = None,
-    cell: tuple[float, float] = (2.6, 2.3),
-) -> Figure:
-    """Attention weights as a grid of images, `[rows, cols, queries, keys]`, on one colour scale from 0 to `top`.
-
-    Labels, where given, are words for every query and key of each panel: `labels[row][col][index]`;
-    a panel with fewer labels than rows or columns is cropped to them (padding is not shown). `top` is the
-    largest weight unless given.
-    """
-    rows, cols = weights.shape[:2]
-    top = float(weights.max()) if top is None else top
-    figure, axes = new_figure(rows, cols, *cell)
-    for row in range(rows):
-        for col in range(cols):
-            axis, panel = axes[row, col], weights[row, col]
-            if query_labels is not None and key_labels is not None:
-                queries, keys = query_labels[row][col], key_labels[row][col]
-                if not len(keys):  # the grid has more panels than there are sentences
-                    axis.set_axis_off()
-                    continue
-                panel = panel[: len(queries), : len(keys)]
-                _write_words(axis.set_xticks, keys, cell[0], rotation=60, ha="right", rotation_mode="anchor")
-                _write_words(axis.set_yticks, queries, cell[1])
-            image = axis.imshow(
-                panel, cmap="Reds", vmin=0, vmax=float(weights.max()) if top is None else top, aspect="auto"
-            )
-            if titles is not None:
-                axis.set_title(titles[row][col], fontsize=9)
-            if row == rows - 1:
-                axis.set_xlabel(xlabel)
-            if col == 0:
-                axis.set_ylabel(ylabel)
-    figure.colorbar(image, ax=axes, shrink=0.6, label="weight")
-    return save(figure, path, caption)
-
-
-def panel_size(words: int, least: float) -> float:
-    """Inches of a panel's side with so many words, its margin included."""
-    return min(max(WORD * words + 1, least), LARGEST)
-
-
-def _write_words(set_ticks, words: Sequence[str], inches: float, **kwargs: Any) -> None:
-    """Labels as close as they can be read: where there are too many words, every second, every third, …"""
-    every = max(1, math.ceil(len(words) * WORD / inches))
-    # a $ in a corpus is a dollar
-    set_ticks(range(0, len(words), every), words[::every], fontsize=8, parse_math=False, **kwargs)
+def legend(figure, axes: Iterable[Any]) -> None:
+    """Every line of some axes once, by name, above the panels, in as many columns as the figure has room for."""
+    pairs = [zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes]
+    found = {label: handle for pair in pairs for handle, label in pair}
+    if found:
+        columns = next(count for count in range(len(found), 0, -1) if count == 1 or _fits(figure, [*found], count))
+        figure.legend(found.values(), found, loc="outside upper center", ncols=columns, fontsize=8)
 
 
 def curves(
@@ -104,14 +95,17 @@ def curves(
     ylabel: str,
     log_x: bool = False,
     marks: dict[str, tuple[float, float]] | None = None,
+    palette: Mapping[str, str] | None = None,
 ) -> Figure:
     """Lines by name, `{name: (x, y)}`, with single points marked, `{name: (x, y)}`."""
-    figure, axes = new_figure(1, 1, 6.0, 3.6)
+    palette = palette or colours([*series, *(marks or {})])
+    figure, axes = new_figure(1, 1, 6.4, 3.6)
     axis = axes[0, 0]
     for name, (x, y) in series.items():
-        axis.plot(x, y, "o-" if len(x) <= FEW else "-", label=name, linewidth=1.5, markersize=4)
+        style = line_style(palette, name)
+        axis.plot(x, y, marker="o" if len(x) <= FEW else "", label=name, linewidth=1.5, markersize=4, **style)
     for name, (x0, y0) in (marks or {}).items():
-        axis.plot([x0], [y0], "o", label=name)
+        axis.plot([x0], [y0], "o", label=name, color=palette[name])
     if log_x:
         axis.set_xscale("log")
     else:
@@ -119,5 +113,17 @@ def curves(
     axis.set_xlabel(xlabel)
     axis.set_ylabel(ylabel)
     axis.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=4, fontsize=8)
+    legend(figure, [axis])
     return save(figure, path, caption)
+
+
+def draw_bands(axis, series: Mapping[str, Line], palette: Mapping[str, str]) -> None:
+    """Lines by name, each in the band between the ends of its interval; no room below 0 where nothing is below it."""
+    for name, (x, mean, low, high) in series.items():
+        style = line_style(palette, name)
+        axis.plot(x, mean, marker="o" if len(x) <= FEW else "", markersize=3, linewidth=1.4, label=name, **style)
+        axis.fill_between(x, low, high, color=palette[name], alpha=0.15, linewidth=0)
+    bottom, top = axis.get_ylim()
+    if bottom < 0 and all(np.nanmin(low, initial=0) >= 0 for _, _, low, _ in series.values()):
+        axis.set_ylim(bottom=max(bottom, -0.03 * top))
+    axis.grid(alpha=0.3)

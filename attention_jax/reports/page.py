@@ -1,28 +1,58 @@
-"""The report: one self-contained HTML page. Everything a run wrote is escaped."""
+"""The report: one self-contained HTML page, light or dark as its reader's, and fit to print.
+
+It opens with what was done, the first table and the figures; tables that are folded, and the config, come last. What a
+run wrote is escaped.
+"""
 
 import base64
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from attention_jax.reports.figures import Figure
 
+PLAIN = (1e-4, 1e6)  # numbers between are written without an exponent
+
+
+class Estimate(NamedTuple):
+    """A mean with the ends of its interval, None or not finite where it has none; it shows as `show_interval` says."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        return show_interval(*self)
+
 
 class Table(NamedTuple):
-    """A table with a heading for each column."""
+    """A table with a heading for each column; a cell is a text, a number or an Estimate."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
     note: str = ""
+    folded: bool = False  # shown when its title is clicked
 
 
-TEMPLATE = """{% macro pictures() %}
+TEMPLATE = """{% macro pictures() %}{% if figures %}
 <h2>Figures</h2>
 {% for figure in figures %}
-<figure><img alt="{{ figure.caption }}" src="data:image/png;base64,{{ encode(figure.path) }}">
+<figure><img{% if figure.is_wide %} class="wide"{% endif %} alt="{{ figure.caption }}" \
+src="data:image/png;base64,{{ encode(figure.path) }}">
 <figcaption>{{ figure.caption }}</figcaption></figure>
 {% endfor %}
+{% endif %}{% endmacro %}{% macro drawn(table) %}{% set kinds = kinds_of(table) %}
+{% if table.note %}<p>{{ table.note }}</p>
+{% endif %}<div class="scroll"><table>
+<thead><tr>{% for name in table.columns %}<th tabindex="0"{% if kinds[loop.index0] %} class="number"{% endif %}>\
+{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in table.rows %}<tr>{% for cell in row %}{% set number = number_of(cell) %}
+{%- if number is not none %}<td class="number" data-value="{{ number }}">{{ show(cell) }}</td>
+{%- else %}<td>{{ show(cell) }}</td>{% endif %}{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
 {% endmacro %}<!doctype html>
 <html lang="en">
 <head>
@@ -30,34 +60,48 @@ TEMPLATE = """{% macro pictures() %}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{{ title }}</title>
 <style>
-  body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-  h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-  figure { margin: 1rem 0; } img { max-width: 100%; } figcaption { color: #555; }
+  :root { color-scheme: light dark; --ink: #222; --faint: #5c5c5c; --line: #ddd; --back: #fff; --block: #f6f6f6; }
+  @media (prefers-color-scheme: dark) {
+    :root { --ink: #e4e4e4; --faint: #a8a8a8; --line: #444; --back: #1b1b1d; --block: #27272a; }
+  }
+  body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem;
+    color: var(--ink); background: var(--back); }
+  h1 { font-size: 1.5rem; } h2, summary { font-size: 1.15rem; font-weight: 600; margin: 2rem 0 .6rem; }
+  summary { cursor: pointer; }
+  dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: 1rem 0; }
+  dt { color: var(--faint); } dd { margin: 0; overflow-wrap: anywhere; }
+  figure { margin: 1rem 0; overflow-x: auto; } figcaption, p { color: var(--faint); }
+  img { max-width: 100%; background: #fff; border-radius: 4px; } img.wide { max-width: none; }
   .scroll { overflow-x: auto; }
-  table { border-collapse: collapse; } th, td { padding: .2rem .8rem; border-bottom: 1px solid #ddd; text-align: left; }
+  table { border-collapse: collapse; }
+  th, td { padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+  td { white-space: pre-line; }
   th { cursor: pointer; white-space: nowrap; } th[aria-sort=ascending]::after { content: " ↑"; }
   th[aria-sort=descending]::after { content: " ↓"; }
-  td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-  pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; }
+  .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; padding-left: .8rem; }
+  pre { background: var(--block); padding: .8rem; overflow-x: auto; }
+  @media print {
+    :root { --ink: #000; --faint: #333; --line: #bbb; --back: #fff; --block: #fff; }
+    body { font-size: 10pt; max-width: none; margin: 0; } img, img.wide { max-width: 100%; max-height: 22cm; }
+    figure, tr { break-inside: avoid; } h2 { break-after: avoid; } .scroll, figure { overflow: visible; }
+  }
 </style>
 </head>
 <body>
 <h1>{{ title }}</h1>
-{% for table in tables %}
-{% if loop.index == 2 %}{{ pictures() }}{% endif %}
+{% if facts %}<dl>
+{% for name, text in facts.items() %}<dt>{{ name }}</dt><dd>{{ text }}</dd>
+{% endfor %}</dl>
+{% endif %}{% for table in open %}
 <h2>{{ table.title }}</h2>
-{% if table.note %}<p>{{ table.note }}</p>
-{% endif %}<div class="scroll"><table>
-<thead><tr>{% for name in table.columns %}<th tabindex="0">{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>
-{% for row in table.rows %}<tr>{% for cell in row %}
-{%- if cell is number %}<td class="number" data-value="{{ cell }}">{{ show(cell) }}</td>
-{%- else %}<td>{{ cell }}</td>{% endif %}{% endfor %}</tr>
-{% endfor %}</tbody></table></div>
+{{ drawn(table) }}{% if loop.first %}{{ pictures() }}{% endif %}
+{% else %}{{ pictures() }}{% endfor %}
+{% for table in folded %}<details><summary>{{ table.title }}</summary>
+{{ drawn(table) }}</details>
 {% endfor %}
-{% if tables|length < 2 %}{{ pictures() }}{% endif %}
-{% if config %}<h2>Config</h2>
+{% if config %}<details><summary>Config</summary>
 <pre>{{ config }}</pre>
+</details>
 {% endif %}<script>
 // A click on a heading sorts its table by that column: numbers by value, what is empty last.
 for (const head of document.querySelectorAll("th")) {
@@ -83,12 +127,32 @@ for (const head of document.querySelectorAll("th")) {
 """
 
 
-def render(title: str, tables: Sequence[Table], figures: Sequence[Figure], config: str) -> str:
-    """The page as text, pictures inside it, after the first table."""
+def render(
+    title: str, tables: Sequence[Table], figures: Sequence[Figure], config: str, facts: Mapping[str, str] | None = None
+) -> str:
+    """The page as text, pictures inside it: `facts` by name, the first open table, figures, other tables, folded."""
     from jinja2 import Environment
 
     template = Environment(autoescape=True).from_string(TEMPLATE)
-    return template.render(title=title, tables=tables, figures=figures, config=config, encode=_base64, show=show_number)
+    return template.render(
+        title=title,
+        facts=facts or {},
+        open=[table for table in tables if not table.folded],
+        folded=[table for table in tables if table.folded],
+        figures=figures,
+        config=config,
+        encode=_base64,
+        show=show,
+        number_of=_number_of,
+        kinds_of=_kinds_of,
+    )
+
+
+def show(cell: object) -> str:
+    """A table's cell as text, nothing for None."""
+    if cell is None:
+        return ""
+    return show_number(cell) if isinstance(cell, (int, float)) else str(cell)
 
 
 def show_number(value: float) -> str:
@@ -96,6 +160,40 @@ def show_number(value: float) -> str:
     if isinstance(value, bool):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def show_interval(mean: float | None, low: float | None = None, high: float | None = None) -> str:
+    """A mean and its interval with as many decimals as say something: 2.782 [2.639, 2.925].
+
+    That is three significant digits of the interval's half-width, and at most four of the largest number but where the
+    half-width is smaller than these. The mean alone where there is no interval.
+    """
+    if mean is None or low is None or high is None or not all(map(math.isfinite, (mean, low, high))):
+        return show(mean)
+    largest, half = max(abs(mean), abs(low), abs(high)), (high - low) / 2
+    if half > 0 and PLAIN[0] <= largest < PLAIN[1]:
+        places = max(min(_places(largest, 4), _places(half, 3)), _places(half, 1), 0)
+        shown = [f"{round(value, places) + 0.0:,.{places}f}" for value in (mean, low, high)]
+    else:
+        shown = [show_number(value) for value in (mean, low, high)]
+    return f"{shown[0]} [{shown[1]}, {shown[2]}]"
+
+
+def _places(value: float, digits: int) -> int:
+    """Decimals that show so many significant digits."""
+    return digits - 1 - math.floor(math.log10(value))
+
+
+def _number_of(cell: object) -> float | None:
+    """What a cell is sorted by, where it is a number."""
+    if isinstance(cell, Estimate):
+        return cell.mean
+    return cell if isinstance(cell, (int, float)) else None
+
+
+def _kinds_of(table: Table) -> list[bool]:
+    """Whether each column has numbers."""
+    return [any(_number_of(row[place]) is not None for row in table.rows) for place in range(len(table.columns))]
 
 
 def _base64(path: Path) -> str:

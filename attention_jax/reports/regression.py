@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from attention_jax.reports.figures import Figure, new_figure, save
+from attention_jax.reports.figures import PALETTE, Figure, colours, legend, new_figure, save
 
 PANELS = (
     "by kernel (rows) and width (columns). A query with no sample in reach of its kernel gets the mean of the values."
 )
+COLOURS = colours(("truth", "estimate", "data"))
 CLASS_COLOURS = np.array([[0.80, 0.25, 0.20], [0.20, 0.55, 0.30], [0.20, 0.35, 0.75]])
 
 
@@ -19,7 +20,7 @@ def kernel_shapes(kernels: Mapping[str, Callable], path: Path) -> Figure:
     u = np.linspace(-3, 3, 601, dtype=np.float32)
     figure, axes = new_figure(1, len(kernels), 2.4, 2.2, sharey=True)
     for axis, (name, kernel) in zip(axes[0], kernels.items(), strict=True):
-        axis.plot(u, np.asarray(kernel(u)))
+        axis.plot(u, np.asarray(kernel(u)), color=PALETTE[0])
         axis.set_title(name, fontsize=9)
         axis.set_xlabel("u")
     axes[0, 0].set_ylabel("weight")
@@ -45,7 +46,7 @@ def fits(
             axes[row, col].set_title(titles[row][col], fontsize=9)
     if x.shape[-1] == 1:
         labels, caption = ("x", "y"), f"Data, the noiseless truth and the estimate, {PANELS}"
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9)
+        legend(figure, axes.flat)
     else:
         labels, caption = ("x₁", "x₂"), f"Estimated class probabilities, mixed as colours, {PANELS}"
     figure.supxlabel(labels[0])
@@ -54,9 +55,9 @@ def fits(
 
 
 def _draw_line(axis, x, y, queries, truth, estimate):
-    axis.plot(x[:, 0], y[:, 0], "o", markersize=3, alpha=0.5, color="tab:orange", label="data")
-    axis.plot(queries[:, 0], truth[:, 0], color="tab:blue", label="truth")
-    axis.plot(queries[:, 0], estimate[:, 0], "--", color="tab:red", label="estimate")
+    axis.plot(x[:, 0], y[:, 0], "o", markersize=3, alpha=0.5, color=COLOURS["data"], label="data")
+    axis.plot(queries[:, 0], truth[:, 0], color=COLOURS["truth"], label="truth")
+    axis.plot(queries[:, 0], estimate[:, 0], "--", color=COLOURS["estimate"], label="estimate")
 
 
 def _draw_plane(axis, x, y, queries, truth, estimate):

@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_jax.reports.figures import Figure, heatmaps, new_figure, save
+from attention_jax.evaluation.comparison import Comparison, Interval
+from attention_jax.evaluation.metrics import metric
+from attention_jax.reports.figures import Figure, new_figure, save
+from attention_jax.reports.maps import WordMap, word_maps
 from attention_jax.reports.page import Table, show_number
 
 MOST_CURVES = 8
@@ -26,87 +29,90 @@ class Curve(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Cells that differ in seeds alone."""
+    """Cells that differ in seeds alone: what a reader is shown beside what was measured of them."""
 
     overrides: dict[str, Any]
-    values: dict[int, float]  # seed → metric
-    lacking: int  # seeds without a value
-    scores: dict[int, np.ndarray]  # seed → BLEU's statistics of every sentence
-    references: str  # which sentences these are
     cost: dict[str, float]
     ends: list[str]  # of the cells without a value
     curve: Curve
     attention: dict[str, Any] | None
-
-
-class Row(NamedTuple):
-    """A setting's place in the table; None where there is nothing to say."""
-
-    setting: Setting
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
-    difference: float | None = None  # to the baseline
-    p_seeds: float | None = None
-    p_flips: float | None = None
-    p_sentences: float | None = None
-    p_bootstrap: float | None = None
-    p_adjusted: float | None = None
+    cells: tuple[str, ...]  # their names
 
 
 class Answer(NamedTuple):
-    """All rows, their order and the best of them, and each one's baseline: one for all, unless there are groups."""
+    """Settings compared: the engine's rows, and of each in the same place what is shown beside it."""
 
-    metric: str
-    more_is_better: bool | None
-    rows: list[Row]
-    order: tuple[int, ...]  # places of the rows, the best first
-    best: frozenset[int]
-    baselines: tuple[int, ...]
+    comparison: Comparison
+    settings: list[Setting]
     notes: tuple[str, ...]  # what a reader must know
+
+    @property
+    def metric(self) -> str:
+        return self.comparison.metric
 
 
 def table_of(answer: Answer) -> Table:
     """The settings, best first; columns that say nothing anywhere are left out."""
-    order = answer.order
+    order, name = answer.comparison.order, answer.metric
     columns: dict[str, list[Any]] = {
-        _short(key, _keys(answer)): [answer.rows[place].setting.overrides.get(key, "") for place in order]
+        _short(key, _keys(answer)): [answer.settings[place].overrides.get(key, "") for place in order]
         for key in _keys(answer)
     }
-    rows = [answer.rows[place] for place in order]
+    rows, settings = [answer.comparison.rows[place] for place in order], [answer.settings[place] for place in order]
+    columns |= {"seeds": [len(row.measured.values) for row in rows]}
+    columns |= _ends(("95% from", "to"), name, [row.value for row in rows])
+    columns |= {"": [_mark(answer, place) for place in order]}
+    columns |= _ends(("difference from", "difference to"), "difference", [row.difference for row in rows])
     columns |= {
-        "seeds": [len(row.setting.values) for row in rows],
-        answer.metric: [row.mean for row in rows],
-        "95% from": [row.low for row in rows],
-        "to": [row.high for row in rows],
-        "": [_mark(answer, place) for place in order],
-        "difference": [row.difference for row in rows],
         "p, t over seeds": [row.p_seeds for row in rows],
         "p, sign flips": [row.p_flips for row in rows],
         "p, sentences swapped": [row.p_sentences for row in rows],
         "p, sentences resampled": [row.p_bootstrap for row in rows],
         "p, Holm": [row.p_adjusted for row in rows],
-        "parameters": [_whole(row.setting.cost.get("cost.parameters")) for row in rows],
-        "training FLOPs": [row.setting.cost.get("cost.flops") for row in rows],
-        "seconds": [row.setting.cost.get("cost.seconds") for row in rows],
-        "a step": [row.setting.cost.get("cost.step_seconds") for row in rows],
-        "tokens a second": [row.setting.cost.get("cost.tokens_per_second") for row in rows],
-        "not counted": [_ends(row.setting.ends) for row in rows],
+        "parameters": [_whole(setting.cost.get("cost.parameters")) for setting in settings],
+        "training FLOPs": [setting.cost.get("cost.flops") for setting in settings],
+        "seconds": [setting.cost.get("cost.seconds") for setting in settings],
+        "a step": [setting.cost.get("cost.step_seconds") for setting in settings],
+        "tokens a second": [setting.cost.get("cost.tokens_per_second") for setting in settings],
+        "not counted": [_not_counted(setting.ends) for setting in settings],
     }
     kept = {name: values for name, values in columns.items() if any(value not in (None, "") for value in values)}
     cells = [tuple("" if value is None else value for value in row) for row in zip(*kept.values(), strict=True)]
-    return Table(f"{answer.metric}, means over seeds with 95% intervals", tuple(kept), cells, _caption(answer))
+    return Table(f"{name}, means over seeds with 95% intervals", tuple(kept), cells, _caption(answer))
 
 
-def order_of(answer: Answer) -> list[dict[str, Any]]:
-    """The settings, best first, with mean, interval, and difference and p-values where there are any."""
-    names = ("mean", "low", "high", "difference", "p_seeds", "p_flips", "p_sentences", "p_bootstrap", "p_adjusted")
-    rows = [(place, answer.rows[place]) for place in answer.order]
-    return [
-        {"setting": _name(answer, place), "seeds": len(row.setting.values)}
-        | {name: value for name in names if (value := getattr(row, name)) is not None}
-        for place, row in rows
-    ]
+def names_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for each setting's overrides: what it sets, with the keys unless each setting has one value alone."""
+    keys = _differing(settings)
+    if all(len({str(value) for key, value in one.items() if key in keys}) <= 1 for one in settings):
+        return [next((str(one[key]) for key in keys if key in one), "") or "as configured" for one in settings]
+    return [_with_keys(one, keys) for one in settings]
+
+
+def short_keys(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The keys in which settings' overrides differ, each with as much of it as tells it from the others."""
+    keys = _differing(settings)
+    return {key: _short(key, keys) for key in keys}
+
+
+def cells_table(answer: Answer, seeds: Mapping[str, Sequence[int]]) -> Table:
+    """Each setting's cells: links to their folders, by their seeds."""
+    from markupsafe import Markup
+
+    def links(cells):
+        named = [(name, ", ".join(map(str, seeds[name]))) for name in cells]
+        return Markup(" ").join(Markup('<a href="cells/{}/">{}</a>').format(*one) for one in named)
+
+    order = answer.comparison.order
+    rows = [(_named(answer, place), links(answer.settings[place].cells)) for place in order]
+    return Table("Cells", ("setting", "seeds"), rows, "cells.csv has every number of every seed.")
+
+
+def names_of_task(values: Mapping[str, Any]) -> str:
+    """What settings are compared within: the value of its one key, or each value with its key."""
+    if len(values) == 1:
+        return str(next(iter(values.values())))
+    return _with_keys(values, list(values))
 
 
 def write_tables(tables: Sequence[Table], folder: Path) -> None:
@@ -132,32 +138,33 @@ def _drawn(table: Table, kind: str) -> str:
 def figures_of(answer: Answer, folder: Path) -> list[Figure]:
     """Every figure that the settings have something to show on."""
     drawn = [_intervals(answer, folder / "settings.png")]
-    rows = [row for row in answer.rows if row.mean is not None]
-    numeric = [key for key in _keys(answer) if len(_numbers(rows, key)) > 2]
+    shown = [setting for setting, row in zip(answer.settings, answer.comparison.rows, strict=True) if row.value]
+    numeric = [key for key in _keys(answer) if len(_numbers(shown, key)) > 2]
     if numeric:
         drawn.append(_slices(answer, numeric, folder / "slices.png"))
-    is_one_race = len(set(answer.baselines)) == 1
-    if is_one_race and len({row.setting.cost.get("cost.flops") for row in rows} - {None}) > 1:
+    is_one_race = len({row.measured.task for row in answer.comparison.rows}) == 1
+    if is_one_race and len({setting.cost.get("cost.flops") for setting in shown} - {None}) > 1:
         drawn.append(_pareto(answer, folder / "pareto.png"))
-    if any(len(row.setting.curve.steps) > 1 for row in rows):
+    if any(len(setting.curve.steps) > 1 for setting in shown):
         drawn.append(_curves(answer, folder / "curves.png"))
-    if sum(row.setting.attention is not None for row in rows) > 1:
+    if sum(setting.attention is not None for setting in shown) > 1:
         drawn.append(_maps(answer, folder / "attention.png"))
     return drawn
 
 
 def _intervals(answer: Answer, path: Path) -> Figure:
     """Means with their intervals, the best on top."""
-    order = [place for place in answer.order if answer.rows[place].mean is not None][: 4 * NAMED][::-1]
+    found = answer.comparison
+    order = [place for place in found.order if found.rows[place].value is not None][: 4 * NAMED][::-1]
     figure, axes = new_figure(1, 1, 7.0, max(2.0, 0.24 * len(order) + 1.2))
     axis = axes[0, 0]
     for height, place in enumerate(order):
-        row = answer.rows[place]
-        colour = "tab:orange" if place == answer.baselines[place] else "tab:blue"
-        if row.low is not None:
-            axis.plot([row.low, row.high], [height, height], color=colour, linewidth=1.5)
-        axis.plot([row.mean], [height], "o", color=colour, markersize=4)
-    axis.set_yticks(range(len(order)), [_name(answer, place) for place in order], fontsize=7)
+        value: Any = found.rows[place].value
+        colour = "tab:orange" if place == found.baselines[place] else "tab:blue"
+        if value.low is not None:
+            axis.plot([value.low, value.high], [height, height], color=colour, linewidth=1.5)
+        axis.plot([value.mean], [height], "o", color=colour, markersize=4)
+    axis.set_yticks(range(len(order)), [_named(answer, place) for place in order], fontsize=7)
     axis.set_xlabel(answer.metric)
     axis.grid(alpha=0.3, axis="x")
     return save(figure, path, f"{answer.metric} of each setting with its 95% interval; the baseline in orange.")
@@ -166,12 +173,13 @@ def _intervals(answer: Answer, path: Path) -> Figure:
 def _slices(answer: Answer, keys: Sequence[str], path: Path) -> Figure:
     """The metric against each number that was swept, a dot a setting, a line through the best at each value."""
     figure, axes = new_figure(1, len(keys), 3.2, 2.8, sharey=True)
-    rows = [row for row in answer.rows if row.mean is not None]
+    rows = zip(answer.settings, answer.comparison.rows, strict=True)
+    shown = [(setting, row.value.mean) for setting, row in rows if row.value]
     for axis, key in zip(axes[0], keys, strict=True):
-        values = _numbers(rows, key)
-        pairs = [(row.setting.overrides[key], float(row.mean or 0)) for row in rows if key in row.setting.overrides]
+        values = _numbers([setting for setting, _ in shown], key)
+        pairs = [(setting.overrides[key], mean) for setting, mean in shown if key in setting.overrides]
         axis.plot(*zip(*pairs, strict=True), "o", color="tab:blue", alpha=0.5, markersize=4)
-        pick = max if answer.more_is_better else min
+        pick = max if metric(answer.metric).more_is_better else min
         axis.plot(values, [pick(mean for x, mean in pairs if x == value) for value in values], color="tab:blue")
         if min(values) > 0 and max(values) / min(values) > 8:
             axis.set_xscale("log")
@@ -184,16 +192,18 @@ def _slices(answer: Answer, keys: Sequence[str], path: Path) -> Figure:
 def _pareto(answer: Answer, path: Path) -> Figure:
     """Quality against training FLOPs, with the front that no setting beats in both."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)
-    axis, sign = axes[0, 0], 1 if answer.more_is_better else -1
-    known = [p for p, row in enumerate(answer.rows) if row.mean is not None and "cost.flops" in row.setting.cost]
+    axis, sign = axes[0, 0], 1 if metric(answer.metric).more_is_better else -1
+    rows = enumerate(zip(answer.settings, answer.comparison.rows, strict=True))
     points = sorted(
-        (answer.rows[p].setting.cost["cost.flops"], -sign * float(answer.rows[p].mean or 0), p) for p in known
+        (setting.cost["cost.flops"], -sign * row.value.mean, place)
+        for place, (setting, row) in rows
+        if row.value and "cost.flops" in setting.cost
     )
     front, best = [], -np.inf
     for number, (flops, negative, place) in enumerate(points):
         shape = "os^Dv"[number // 10 % 5]  # colours come again after ten
         is_front = -negative > best
-        label = _name(answer, place) if is_front or len(points) <= NAMED else None
+        label = _named(answer, place) if is_front or len(points) <= NAMED else None
         axis.plot([flops], [-sign * negative], shape, markersize=5, label=label)
         if is_front:
             front.append((flops, -sign * negative))
@@ -206,17 +216,19 @@ def _pareto(answer: Answer, path: Path) -> Figure:
     axis.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize=7)
     return save(
-        figure, path, f"{answer.metric} against training FLOPs; the dashed front joins what nothing beats in both."
+        figure,
+        path,
+        f"{answer.metric} against training FLOPs; the dashed front joins what nothing beats in both.",
     )
 
 
 def _curves(answer: Answer, path: Path) -> Figure:
     """Learning curves of the first settings, means over seeds in their intervals."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)
-    axis, places = axes[0, 0], answer.order[:MOST_CURVES]
-    curves = {place: answer.rows[place].setting.curve for place in places}
+    axis, places = axes[0, 0], answer.comparison.order[:MOST_CURVES]
+    curves = {place: answer.settings[place].curve for place in places}
     for place, curve in curves.items():
-        (line,) = axis.plot(curve.steps, curve.means, label=_name(answer, place), linewidth=1.2)
+        (line,) = axis.plot(curve.steps, curve.means, label=_named(answer, place), linewidth=1.2)
         axis.fill_between(curve.steps, curve.lows, curve.highs, alpha=0.2, color=line.get_color(), linewidth=0)
     name = curves[places[0]].name
     axis.set_xlabel("step")
@@ -228,37 +240,26 @@ def _curves(answer: Answer, path: Path) -> Figure:
 
 def _maps(answer: Answer, path: Path) -> Figure:
     """The attention of the settings' first seeds on one held-out pair of sentences."""
-    places = [place for place in answer.order if answer.rows[place].setting.attention is not None][:MOST_MAPS]
-    found: list[Any] = [answer.rows[place].setting.attention for place in places]
-    columns = min(3, len(places))
-    height = -(-len(places) // columns)
-    longest = [max(matrix[""].shape[axis] for matrix in found) for axis in (0, 1)]
-    grid = np.zeros((height, columns, *longest))
-    names: list[list[str]] = [[""] * columns for _ in range(height)]
-    words: list[list[list[Sequence[str]]]] = [[[()] * columns for _ in range(height)] for _ in range(2)]
-    for number, (place, maps) in enumerate(zip(places, found, strict=True)):
-        row, col = divmod(number, columns)
-        grid[row, col, : maps[""].shape[0], : maps[""].shape[1]] = maps[""]
-        names[row][col] = _name(answer, place)
-        words[0][row][col], words[1][row][col] = list(maps[".source"]), list(maps[".target"])
-    return heatmaps(
-        grid,
-        path,
-        "Attention on one held-out pair of sentences, teacher forced, by setting (first seed).",
-        titles=names,
-        key_labels=words[0],
-        query_labels=words[1],
-        xlabel="source",
-        ylabel="reference",
-        top=1.0,
-        cell=(3.4, 3.0),
-    )
+    settings, order = answer.settings, answer.comparison.order
+    places = [place for place in order if settings[place].attention is not None][:MOST_MAPS]
+    found: list[Any] = [settings[place].attention for place in places]
+    maps = [
+        WordMap(one[""], list(one[".target"]), list(one[".source"]), _named(answer, place))
+        for place, one in zip(places, found, strict=True)
+    ]
+    caption = "Attention on one held-out pair of sentences, teacher forced, by setting (first seed)."
+    return word_maps(maps, path, caption, columns=min(3, len(maps)), xlabel="source", ylabel="reference")
 
 
 def _keys(answer: Answer) -> list[str]:
     """The keys that differ between settings."""
-    keys = list(dict.fromkeys(key for row in answer.rows for key in row.setting.overrides))
-    return [key for key in keys if len({repr(row.setting.overrides.get(key)) for row in answer.rows}) > 1] or keys[:1]
+    return _differing([setting.overrides for setting in answer.settings])
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys that differ between overrides."""
+    keys = list(dict.fromkeys(key for overrides in settings for key in overrides))
+    return [key for key in keys if len({repr(overrides.get(key)) for overrides in settings}) > 1] or keys[:1]
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
@@ -271,27 +272,38 @@ def _short(key: str, keys: Sequence[str]) -> str:
     return key
 
 
-def _name(answer: Answer, place: int) -> str:
-    overrides, keys = answer.rows[place].setting.overrides, _keys(answer)
+def _named(answer: Answer, place: int) -> str:
+    """A setting's name, with its task where there are several."""
+    rows = answer.comparison.rows
+    setting, task = rows[place].measured[:2]
+    return f"{setting}, {task}" if len({row.measured.task for row in rows}) > 1 else setting
+
+
+def _with_keys(overrides: Mapping[str, Any], keys: Sequence[str]) -> str:
     values = [(_short(key, keys), overrides[key]) for key in keys if key in overrides]
-    if len(values) == 1:
-        return str(values[0][1]) or repr("")
     return ", ".join(f"{name} {show_number(v) if isinstance(v, (int, float)) else v}" for name, v in values)
 
 
-def _numbers(rows: Sequence[Row], key: str) -> list[float]:
+def _numbers(settings: Sequence[Setting], key: str) -> list[float]:
     """The numbers that a key was set to, in rising order."""
-    values = {row.setting.overrides.get(key) for row in rows if not isinstance(row.setting.overrides.get(key), list)}
+    found = [setting.overrides.get(key) for setting in settings]
+    values = {value for value in found if not isinstance(value, list)}
     is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     return sorted(value for value in values if value is not None) if is_number else []
 
 
 def _mark(answer: Answer, place: int) -> str:
-    marks = {"best": place in answer.best, "baseline": place == answer.baselines[place]}
+    marks = {"best": place in answer.comparison.best, "baseline": place == answer.comparison.baselines[place]}
     return ", ".join(name for name, holds in marks.items() if holds)
 
 
-def _ends(ends: Sequence[str]) -> str:
+def _ends(titles: tuple[str, str], name: str, found: Sequence[Interval | None]) -> dict[str, list[float | None]]:
+    """Columns of means and of their intervals' ends."""
+    parts = zip((name, *titles), Interval._fields, strict=True)
+    return {title: [None if one is None else getattr(one, part) for one in found] for title, part in parts}
+
+
+def _not_counted(ends: Sequence[str]) -> str:
     return ", ".join(f"{ends.count(end)} {end}" for end in dict.fromkeys(ends))
 
 
@@ -299,21 +311,21 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
+BY_SENTENCES = (
+    "Intervals are over seeds and sentences, those of differences too. p-values against the baseline: over sentences "
+    "by approximate randomization (swapped) and paired bootstrap (resampled, sacreBLEU's), which take the trained "
+    "models as they are; over seeds by paired t and exact sign flips. Holm's correction is of the swapped ones."
+)
+BY_SEEDS = (
+    "Intervals are over seeds, those of differences over the seeds that both have. p-values against the baseline: "
+    "paired t and exact sign flips over seeds; Holm's correction is of the former."
+)
+
+
 def _caption(answer: Answer) -> str:
-    has: Mapping[str, bool] = {
-        "sentences": any(row.p_sentences is not None for row in answer.rows),
-        "seeds": any(row.p_seeds is not None for row in answer.rows),
-    }
-    parts = []
-    if has["sentences"]:
-        parts.append(
-            "Intervals are over seeds and sentences. p-values against the baseline: over sentences by approximate "
-            "randomization (swapped) and paired bootstrap (resampled, sacreBLEU's), which take the trained models as "
-            "they are; over seeds by paired t and exact sign flips. Holm's correction is of the swapped ones."
-        )
-    elif has["seeds"]:
-        parts.append(
-            "Intervals are over seeds. p-values against the baseline: paired t and exact sign flips over seeds; Holm's "
-            "correction is of the former."
-        )
-    return " ".join((*parts, *answer.notes))
+    rows = answer.comparison.rows
+    if any(row.p_sentences is not None for row in rows):
+        return " ".join((BY_SENTENCES, *answer.notes))
+    if any(row.p_seeds is not None for row in rows):
+        return " ".join((BY_SEEDS, *answer.notes))
+    return " ".join(answer.notes)

@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+import attention_jax
 from attention_jax.errors import UserError
+from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
 from attention_jax.runs.folder import Run, open_run
 from attention_jax.runs.machine import describe_device
 from attention_jax.runs.provenance import provenance
+from attention_jax.training.description import Description
 from attention_jax.training.loop import Trainer
 from attention_jax.training.state import Variables
 
@@ -24,6 +27,9 @@ PACKAGES = (
     *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy"),
     *("sacrebleu", "sentencepiece", "spacy", "sacremoses"),
 )
+
+
+Session = Any  # what an experiment opens of a config and its data; nobody else looks inside
 
 
 class Together(NamedTuple):
@@ -35,47 +41,27 @@ class Together(NamedTuple):
     traced: Callable[[ConfigDict], dict[str, Any]] = lambda config: {}  # dynamic values that are not the optimizer's
 
 
-class Description(NamedTuple):
-    """A config's parameters (shapes), one training step, and the shapes it is called with."""
-
-    parameters: Any
-    step: Callable
-    arguments: tuple
-
-
-class FinishedCell(NamedTuple):
-    """A cell of a sweep that reached its end."""
-
-    config: ConfigDict
-    path: Path
-    result: dict
-    overrides: dict[str, Any]  # that make it what it is, its seeds too
-
-
-class Conclusion(NamedTuple):
-    """What an experiment says of a whole sweep, beside the table of its settings."""
-
-    result: dict
-    figures: list[Figure]
-    tables: list[Table]
-    leads: bool = True  # whether it comes before the table of settings; what is of the test split does not
-
-
 class Experiment(NamedTuple):
-    """What an experiment supplies; everything else is written once, here and in `training`."""
+    """What an experiment supplies; everything else is written once, here and in `training`.
 
-    together: Callable[[ConfigDict, Path, str], Together]  # a config, a folder for its data, how → what cells share
-    evaluate: Callable[[ConfigDict, Run], dict]  # the metrics of a trained run
-    describe: Callable[[ConfigDict], Description]
-    figures: Callable[[ConfigDict, Run, dict], list[Figure]]
-    tables: Callable[[ConfigDict, Run, dict], list[Table]]
-    translate: Callable[[ConfigDict, Run, Iterator[str], str], Iterator[str]] | None = None  # lines → lines
-    evaluate_files: Callable[[ConfigDict, Run, list[str], list[str]], dict] | None = None  # inputs, references
+    A mode opens one session and hands it to every function that it calls, so that a corpus is read, a program compiled
+    and a checkpoint restored once. `config` is then a run's own, which differs from the session's in dynamic values at
+    most.
+    """
+
+    together: Callable[[Session, str], Together]  # a session, how its runs train → what they share
+    evaluate: Callable[[Session, ConfigDict, Run], dict]  # the metrics of a trained run
+    figures: Callable[[Session, ConfigDict, Run, dict], list[Figure]]  # …, its result
+    tables: Callable[[Session, ConfigDict, Run, dict], list[Table]]
+    describe: Callable[[ConfigDict], Description]  # without data
+    open: Callable[[ConfigDict, Path], Session] = lambda config, folder: config  # a config, a folder for its data
+    translate: Callable[[Session, ConfigDict, Run, Iterator[str], str], Iterator[str]] | None = None  # lines → lines
+    evaluate_files: Callable[[Session, ConfigDict, Run, list[str], list[str]], dict] | None = None  # inputs, references
+    flops: Callable[[Session], float] | None = None  # of training one seed
     prepare: Callable[[ConfigDict, Path], str] | None = None  # its data as a data set of TFDS → how to train on it
     identify: Callable[[ConfigDict], str] = lambda config: ""  # what tells its data from other data
     check: Callable[[ConfigDict], None] = lambda config: None  # raises UserError for values that cannot be used
     dynamic: tuple[str, ...] = ("seeds",)  # keys whose values need no program of their own
-    flops: Callable[[ConfigDict, Path], float] | None = None  # of training one seed, its data in a folder
     on_cpu: str = "loop"  # how cells of a group run on a CPU, where the config leaves it open
     conclude: Callable[[ConfigDict, list[FinishedCell], Path], Conclusion] | None = None  # …, a folder for figures
     metric: Callable[[ConfigDict], str] = lambda config: config.train.best_by  # what a sweep's table leads with
@@ -93,6 +79,8 @@ class Request(NamedTuple):
     reference: str = ""
     output: str = "-"
     attention: str = ""
+    verbose: bool = False
+    debug_nans: bool = False
     space: Callable[[], list[dict]] | None = None  # the cells of a sweep over this config
     configure: Callable[[str], ConfigDict] | None = None  # a variant's config; "": this one
     command: tuple[str, ...] = ()  # starts the launcher
@@ -121,7 +109,7 @@ def finished(config: ConfigDict, metrics: dict) -> dict:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), "attention_jax": attention_jax.__version__}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):  # some are optional
             versions[name] = metadata.version(name)

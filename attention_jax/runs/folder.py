@@ -15,16 +15,16 @@ from typing import IO, Any
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.files import write_whole
+from attention_jax.runs.config import flatten, tupled
 from attention_jax.runs.interrupt import Interrupted
-from attention_jax.sweeps.cells import flatten, tupled
-from attention_jax.sweeps.settings import SECTIONS
 from attention_jax.training.checkpoints import steps_in
 
 POLL = 0.1  # seconds
 SPARE = 2**16  # bytes that a line of metrics and its events may need
 # What a run may write before it has anything worth keeping, the inside of folders first.
 MADE = (
-    *("data/*.npy", "data/*.vocabulary", "data/*.pairs.jsonl", "data/meta.json", "figures/*.png"),
+    *("data/*.npy", "data/*.vocabulary", "data/*.pairs.jsonl", "data/meta.json", "figures/*.png", "figures/*.pdf"),
     *("checkpoints", "data", "figures", "report.html", "metrics.jsonl", "config.json", ".lock"),
 )
 MADE_WHOLE = ("profile", "data.partial")
@@ -41,6 +41,7 @@ class Run:
         self.path = path
         self._share = share
         self.profile = path / "profile" if profile else None
+        self.seeds_before: tuple[int, ...] = ()  # of a finished run that is to gain seeds: those that it has
         self._started = started
         self._earlier = 0.0
         self._events: dict[int, Any] = {}
@@ -140,21 +141,23 @@ def open_run(
 ) -> Iterator[Run]:
     """Lock the folder, refuse another config's, write config.json, and close it in the end.
 
-    With `extend`, `train.steps` may be larger than it was: the run is then unfinished again. Keys of the section
-    `ignoring` may differ for this time. Raises
-    UserError where another process uses the folder or where it holds another config's run. A start that
-    is refused leaves nothing of its own behind.
+    With `extend`, `train.steps` may be larger than it was: the run is then unfinished again; or a finished run's seeds
+    may have others after them: its `seeds_before` are then those that it has, and its config.json is as it was. Keys
+    of the section `ignoring` may differ for this time. Raises UserError where another process uses the folder or where
+    it holds another config's run. A start that is refused leaves nothing of its own behind.
     """
     is_new = not path.exists()
     with hold(path):
         stored = read_config(path)
         if stored is None and any(child.name != ".lock" for child in path.iterdir()):
             raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
-        if stored is not None:
-            refuse_other(path, stored, config, extend, ignoring)
         run = Run(path, started, profile)
+        if stored is not None and extend and _gains_seeds(path, stored, config):
+            run.seeds_before = stored.seeds
+        elif stored is not None:
+            refuse_other(path, stored, config, extend, ignoring)
         try:
-            if not ignoring:
+            if not ignoring and not run.seeds_before:
                 write_whole(path / "config.json", to_json(config))
             yield run
         except BaseException:
@@ -178,11 +181,15 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
         raise UserError(f"{path}: holds a run of another config ({shown}). Choose another --workdir.")
 
 
-def read_config(path: Path) -> ConfigDict | None:
-    """The config a run or sweep was started with, or None where there is none.
+def _gains_seeds(path: Path, stored: ConfigDict, config: ConfigDict) -> bool:
+    """Whether a config has more seeds than that of a finished run, and differs in nothing else."""
+    is_more = len(config.seeds) > len(stored.seeds) > 0 and config.seeds[: len(stored.seeds)] == stored.seeds
+    has_begun = (path / "result.json").exists() or (path / "more").exists()
+    return is_more and has_begun and list(_differences(stored, config)) == ["seeds"]
 
-    How a sweep runs is no part of its cells: what its version could not set there yet has its default.
-    """
+
+def read_config(path: Path) -> ConfigDict | None:
+    """The config a run or sweep was started with, or None where there is none."""
     file = path / "config.json"
     if not file.exists():
         return None
@@ -192,29 +199,12 @@ def read_config(path: Path) -> ConfigDict | None:
         raise UserError(f"{file}: not a config ({error}). Choose another --workdir.") from None
     if not {"experiment", "seeds", "precision"} <= set(config):
         raise UserError(f"{file}: not the config of a run. Choose another --workdir.")
-    for section, defaults in SECTIONS.items():
-        if section in config:
-            config[section] = {**defaults, **config[section].to_dict()}
     return config.lock()
 
 
 def to_json(config: ConfigDict) -> str:
     """The resolved config as JSON."""
     return json.dumps(config.to_dict(), indent=2) + "\n"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write aside, then rename: the file is there whole or not at all."""
-    aside = path.with_name(path.name + ".partial")
-    try:
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
 
 
 def write_result(path: Path, result: dict) -> None:

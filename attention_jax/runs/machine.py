@@ -12,14 +12,13 @@ from ml_collections import ConfigDict
 from attention_jax.errors import UserError
 
 
-def set_up(precision: ConfigDict, *, debug_nans: bool = False) -> None:
+def set_up(precision: ConfigDict) -> None:
     """Apply the config's matmul precision and turn the persistent compilation cache on."""
     try:
         jax.config.update("jax_default_matmul_precision", precision.matmul)
     except ValueError:
         choices = "default, high, highest, bfloat16, tensorfloat32 or float32"
         raise UserError(f"config.precision.matmul={precision.matmul!r}: choose {choices}.") from None
-    jax.config.update("jax_debug_nans", debug_nans)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

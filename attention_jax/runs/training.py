@@ -2,8 +2,6 @@
 
 import contextlib
 import functools
-import itertools
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
 from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import metric, require_direction
@@ -19,11 +16,25 @@ from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.machine import Profiler
-from attention_jax.training.checkpoints import Checkpoints, steps_in
+from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.loop import Hooks, NotFinite, Plan, Trainer, abstract_states, fit
 from attention_jax.training.optimizer import DECAYING, SCHEDULES
+from attention_jax.training.progress import Bar, tell
 from attention_jax.training.state import TrainState, Variables
 
+# Keys of a config whose values need no program of their own.
+DYNAMIC = (
+    "seeds",
+    "optimizer.learning_rate",
+    "optimizer.warmup_steps",
+    "optimizer.decay_steps",
+    "optimizer.final_fraction",
+    "optimizer.clip_norm",
+    "optimizer.b2",
+    "optimizer.weight_decay",
+    "optimizer.dropout",
+    "optimizer.label_smoothing",
+)
 FRACTIONS = ("b2", "dropout", "label_smoothing")
 
 
@@ -65,6 +76,12 @@ def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
         "seed": seed,
         "key": jax.random.fold_in(jax.random.key(seed), 1),
     }
+
+
+def check_training(config: ConfigDict) -> None:
+    """Raise UserError for values that no training can use."""
+    plan_of(config)
+    hyper_of(config, 0)
 
 
 def _require_warmup_ends(config: ConfigDict) -> None:
@@ -146,38 +163,8 @@ def restore(
     return saved.state
 
 
-def best_variables(config: ConfigDict, run: Run, init, vocabulary: str = "") -> list[Variables]:
-    """Each seed's best variables. Raises UserError where there are none, or they are of another vocabulary."""
-    with _saved(config, run, vocabulary) as checkpoints:
-        last = next(checkpoints.restore_each(abstract_states(init, len(config.seeds)))).state
-    if not all(int(state.best.step) for state in last):
-        raise UserError(f"{run.path}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
-    return [state.best.variables for state in last]
-
-
-def last_variables(count: int, config: ConfigDict, run: Run, init, vocabulary: str = "") -> list[list[Variables]]:
-    """Each seed's variables at its last `count` checkpoints; raises UserError where there are fewer, and as above."""
-    with _saved(config, run, vocabulary) as checkpoints:
-        restored = itertools.islice(checkpoints.restore_due(abstract_states(init, len(config.seeds))), count)
-        found = [[state.variables for state in states] for states in restored]
-    if len(found) < count:
-        raise UserError(f"config.evaluate.last={count}: {run.checkpoints} holds {len(found)} that can be read.")
-    return [list(members) for members in zip(*found, strict=True)]
-
-
 @contextlib.contextmanager
-def _saved(config: ConfigDict, run: Run, vocabulary: str) -> Iterator[Checkpoints]:
-    """The checkpoints of a run, of which there is one at least, to read."""
-    if not steps_in(run.checkpoints):
-        raise UserError(f"{run.path}: no checkpoint to read. Train it first: --mode=train --workdir={run.path}.")
-    with open_checkpoints(run.checkpoints, plan_of(config), vocabulary, read_only=True) as checkpoints:
-        yield checkpoints
-
-
-@contextlib.contextmanager
-def open_checkpoints(
-    folder: Path, plan: Plan, vocabulary: str, runs: Sequence[Run] = (), read_only: bool = False
-) -> Iterator[Checkpoints]:
+def open_checkpoints(folder: Path, plan: Plan, vocabulary: str, runs: Sequence[Run]) -> Iterator[Checkpoints]:
     """The checkpoints in a folder, kept as the plan says, with the metrics of the runs that they are of.
 
     Raises UserError where they are of another vocabulary.
@@ -189,46 +176,7 @@ def open_checkpoints(
         is_due=functools.partial(plan.is_due, period=plan.checkpoint_every),
         vocabulary=vocabulary,
         beside=lambda step: [run.metrics(until=step) for run in runs],
-        read_only=read_only,
     )
     with contextlib.closing(checkpoints):
-        if checkpoints.vocabulary != vocabulary:
-            raise UserError(
-                f"{folder}: trained with another vocabulary than the run's data has. Put its own data folder back, or "
-                "start in another --workdir."
-            )
+        checkpoints.require_vocabulary(vocabulary)
         yield checkpoints
-
-
-class Bar:
-    """A progress bar over steps with the loss and tokens a second beside it."""
-
-    def __init__(self, total: int, done: int, tick: Callable[[], None] = lambda: None):
-        interval = 0.5 if sys.stderr.isatty() else 30
-        self._bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True, mininterval=interval)
-        self._tick = tick
-        self._tokens = 0.0
-
-    def advance(self, steps: int, tokens: float, loss: float) -> None:
-        """Some steps later."""
-        self._tick()
-        self._tokens += tokens
-        rate = self._tokens / (self._bar.format_dict["elapsed"] or 1e-9)
-        self._bar.set_postfix_str(f"loss {loss:.3f}, {rate:,.0f} tokens/s", refresh=False)
-        self._bar.update(steps)
-
-    def skip(self, steps: int) -> None:
-        """Some steps that were done before."""
-        self._bar.initial += steps
-        self._bar.update(steps)
-
-    def __enter__(self) -> "Bar":
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self._bar.close()
-
-
-def tell(line: str) -> None:
-    """A line for the user, beside the output."""
-    tqdm.write(line, file=sys.stderr)

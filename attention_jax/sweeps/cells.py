@@ -8,17 +8,17 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.runs.config import flatten, nested
+from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.space import Overrides
 
 VARIANT = "variant"  # the one key of overrides that is not the config's: it chooses the config
-NOT_OF_A_CELL = ("sweep", "population")  # sections that say how cells are run, not what they are
 DIGITS = 12
 
 
@@ -34,11 +34,12 @@ def resolve(
     space: Sequence[Overrides],
     configure: Callable[[str], ConfigDict],
     identify: Callable[[ConfigDict], str],
-    code: str,
+    code: Callable[[], str],
     adjust: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = lambda configs: configs,
 ) -> list[Cell]:
     """Every cell, each once. `configure` gives a variant's config ("": the one asked for); `identify` tells its data.
 
+    `code` is asked for its version, and data are identified, when the values are checked.
     `adjust` may change values of the configs, once they are checked; what it changes is an override like others.
     Raises UserError for an empty space, a key that the config does not have (with the nearest), or a value of
     another type, before anything runs.
@@ -49,10 +50,11 @@ def resolve(
     bases = {variant: _Base(configure(variant)) for variant in sorted(variants)}
     asked = [bases[overrides.get(VARIANT, "")].with_(overrides) for overrides in space]
     found: dict[str, Cell] = {}
-    for overrides, before, config in zip(space, asked, adjust(asked), strict=True):
+    adjusted, version = adjust(asked), code()
+    for overrides, before, config in zip(space, asked, adjusted, strict=True):
         changed = {key: value for key, value in config.items() if before[key] != value}
         identity = bases[overrides.get(VARIANT, "")].identity(config, identify)
-        cell = Cell(_name(config, identity, code), overrides | changed, config)
+        cell = Cell(_name(config, identity, version), overrides | changed, config)
         found.setdefault(cell.name, cell)
     return list(found.values())
 
@@ -102,49 +104,6 @@ def _is(value: Any, text: str) -> bool:
         return value == ast.literal_eval(text) or str(value) == text
     except (ValueError, SyntaxError):
         return str(value) == text
-
-
-def without_settings(config: ConfigDict) -> ConfigDict:
-    """A config without the sections that say how cells are run."""
-    if not any(name in config for name in NOT_OF_A_CELL):
-        return config
-    return ConfigDict({name: value for name, value in config.to_dict().items() if name not in NOT_OF_A_CELL}).lock()
-
-
-def nested(flat: Mapping[str, Any]) -> ConfigDict:
-    """{"a.b": 1} → {"a": {"b": 1}}, locked."""
-    tree: dict[str, Any] = {}
-    for key, value in flat.items():
-        *sections, name = key.split(".")
-        owner = tree
-        for section in sections:
-            owner = owner.setdefault(section, {})
-        owner[name] = value
-    return ConfigDict(tree).lock()
-
-
-def flatten(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} → {"a.b": 1}."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        is_section = isinstance(value, (ConfigDict, Mapping))
-        flat |= flatten(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": value}
-    return flat
-
-
-def tupled(value: Any) -> Any:
-    """What JSON read, with tuples again where a config has them."""
-    if isinstance(value, dict):
-        return {key: tupled(item) for key, item in value.items()}
-    return tuple(tupled(item) for item in value) if isinstance(value, list) else value
-
-
-def code_version(root: Path, folders: Iterable[str]) -> str:
-    """A digest of every Python file in some folders: what ran, committed or not."""
-    digest = hashlib.sha256()
-    for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:DIGITS]
 
 
 def _checked(config: ConfigDict, flat: Mapping[str, Any], key: str, value: Any) -> Any:

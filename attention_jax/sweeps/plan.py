@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attention_jax.errors import UserError
-from attention_jax.sweeps.cells import Cell, tupled
+from attention_jax.runs.code import Code
+from attention_jax.runs.config import tupled
+from attention_jax.sweeps.cells import Cell
 from attention_jax.sweeps.space import Overrides
 
 LOOP, VMAP, AUTO = "loop", "vmap", "auto"
@@ -30,11 +32,12 @@ class Group(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Every cell of a sweep, by name, and its groups."""
+    """Every cell of a sweep, by name, and its groups; and of the code its version, and a digest of each file."""
 
     code: str
     cells: dict[str, PlannedCell]
     groups: list[Group]
+    files: Mapping[str, str] = {}
 
 
 def require_dynamic(asked: Sequence[str], dynamic: Sequence[str]) -> None:
@@ -50,7 +53,7 @@ def require_dynamic(asked: Sequence[str], dynamic: Sequence[str]) -> None:
 def extend(
     plan: Plan | None,
     cells: Sequence[Cell],
-    code: str,
+    code: Code,
     dynamic: Sequence[str],
     choose: Callable[[Cell, int], tuple[str, int]],
 ) -> Plan:
@@ -58,7 +61,7 @@ def extend(
 
     `choose(a cell of the group, how many) → (how, members a wave)` is asked once a new group.
     """
-    old = plan or Plan(code, {}, [])
+    old = plan or Plan(code.version, {}, [])
     groups = {group.name: group for group in old.groups}
     fresh: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -71,7 +74,7 @@ def extend(
         known = groups.get(name, Group(name, _static(members[0].config, dynamic), how, []))
         groups[name] = known._replace(waves=[*known.waves, *waves])
     added = {cell.name: _planned(cell, dynamic) for members in fresh.values() for cell in members}
-    return Plan(code, {**old.cells, **added}, list(groups.values()))
+    return Plan(code.version, {**old.cells, **added}, list(groups.values()), code.files)
 
 
 def only(plan: Plan, keeps: Callable[[str], bool]) -> Plan:
@@ -79,7 +82,7 @@ def only(plan: Plan, keeps: Callable[[str], bool]) -> Plan:
     cells = {name: cell for name, cell in plan.cells.items() if keeps(name)}
     waves = {group.name: [[name for name in wave if name in cells] for wave in group.waves] for group in plan.groups}
     groups = [group._replace(waves=[wave for wave in waves[group.name] if wave]) for group in plan.groups]
-    return Plan(plan.code, cells, [group for group in groups if group.waves])
+    return plan._replace(cells=cells, groups=[group for group in groups if group.waves])
 
 
 def read_plan(path: Path) -> Plan | None:
@@ -92,7 +95,7 @@ def read_plan(path: Path) -> Plan | None:
         groups = [
             Group(group["name"], tupled(group["config"]), group["how"], group["waves"]) for group in found["groups"]
         ]
-        return Plan(found["code"], cells, groups)
+        return Plan(found["code"], cells, groups, found.get("files", {}))
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: not the plan of a sweep ({error}). Choose another --workdir.") from None
 
@@ -101,7 +104,8 @@ def to_json(plan: Plan) -> str:
     """The plan as JSON, a line a cell."""
     cells = ",\n".join(f"  {json.dumps(name)}: {json.dumps(cell)}" for name, cell in plan.cells.items())
     groups = ",\n".join(f"  {json.dumps(group._asdict())}" for group in plan.groups)
-    return f'{{"code": {json.dumps(plan.code)},\n"cells": {{\n{cells}\n}},\n"groups": [\n{groups}\n]}}\n'
+    head = f'"code": {json.dumps(plan.code)},\n"files": {json.dumps(plan.files)}'
+    return f'{{{head},\n"cells": {{\n{cells}\n}},\n"groups": [\n{groups}\n]}}\n'
 
 
 def _planned(cell: Cell, dynamic: Sequence[str]) -> PlannedCell:

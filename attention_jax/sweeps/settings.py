@@ -1,5 +1,7 @@
 """How a sweep runs: two sections that a config may have, which change no cell and are not part of one."""
 
+from ml_collections import ConfigDict
+
 SWEEP = {
     "by_default": False,  # whether the config is meant for a sweep, so that --mode may be left out
     "engine": "inline",  # in this process; or processes, slurm
@@ -28,3 +30,10 @@ POPULATION = {
 }
 
 SECTIONS = {"sweep": SWEEP, "population": POPULATION}
+
+
+def without_settings(config: ConfigDict) -> ConfigDict:
+    """A config without the sections that say how cells are run."""
+    if not any(name in config for name in SECTIONS):
+        return config
+    return ConfigDict({name: value for name, value in config.to_dict().items() if name not in SECTIONS}).lock()

@@ -117,6 +117,14 @@ class Checkpoints:
         """The step of the newest checkpoint that is not known to be unreadable."""
         return max(set(self._steps()) - self._unreadable, default=None)
 
+    def require_vocabulary(self, vocabulary: str) -> None:
+        """Raise UserError where the states were trained with another vocabulary."""
+        if self.vocabulary != vocabulary:
+            raise UserError(
+                f"{self._folder}: trained with another vocabulary than the run's data has. Put its own data folder "
+                "back, or start in another --workdir."
+            )
+
     def close(self) -> None:
         self._arrays.close()
 

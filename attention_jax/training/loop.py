@@ -49,7 +49,12 @@ class Plan(NamedTuple):
         return min(self.steps, *((step // period + 1) * period for period in periods))
 
     def is_due(self, step: int, period: int) -> bool:
-        return step % period == 0 or step == self.steps
+        return is_due(step, period, self.steps)
+
+
+def is_due(step: int, period: int, steps: int) -> bool:
+    """Whether what happens once a period, and at the end, happens after a step."""
+    return step % period == 0 or step == steps
 
 
 class Hooks(NamedTuple):

@@ -17,16 +17,6 @@ from attention_jax.training.state import TrainState
 Steps = Callable[..., TrainState]  # (state, table, rows, count, hyper) → state
 
 
-class Population(NamedTuple):
-    """How members are held and advanced between two logged steps; `packed` is its own form of a list of states."""
-
-    pack: Callable[[list[TrainState]], Any]
-    call: Callable[[Any, Sequence[Any], Sequence[np.ndarray], int, Sequence[Mapping]], Any]  # …, tables, rows, …
-    unpack: Callable[[Any], list[TrainState]]
-    look: Callable[[Any], "Look"]
-    compiled: Callable[[], int]  # how many programs were compiled so far
-
-
 class Look(NamedTuple):
     """What is seen of the members from outside, each `[members]`: the loss is summed since it was last logged."""
 
@@ -34,6 +24,16 @@ class Look(NamedTuple):
     is_finite: np.ndarray
     items: np.ndarray
     loss: np.ndarray
+
+
+class Population(NamedTuple):
+    """How members are held and advanced between two logged steps; `packed` is its own form of a list of states."""
+
+    pack: Callable[[list[TrainState]], Any]
+    call: Callable[[Any, Sequence[Any], Sequence[np.ndarray], int, Sequence[Mapping]], Any]  # …, tables, rows, …
+    unpack: Callable[[Any], list[TrainState]]
+    look: Callable[[Any], Look]
+    compiled: Callable[[], int]  # how many programs were compiled so far
 
 
 def loop(steps: Steps, is_table_shared: bool) -> Population:

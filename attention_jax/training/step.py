@@ -60,13 +60,13 @@ def train_steps(
 
     def advance(carry):
         i, state = carry
-        batch = jax.tree.map(lambda column: _gather(column, rows[i]), table)
+        batch = jax.tree.map(lambda column: gather(column, rows[i]), table)
         return i + 1, train_step(loss, schedule, state, batch, hyper)[0]
 
     start = (jnp.zeros((), jnp.int32), state)
     return jax.lax.while_loop(lambda carry: (carry[0] < count) & carry[1].is_finite, advance, start)[1]
 
 
-def _gather(column: Array, index: Int[Array, " batch"]) -> Array:
+def gather(column: Array, index: Int[Array, " batch"]) -> Array:
     """The rows of a column; a negative index gives a row of zeros, which is padding."""
     return jnp.where((index >= 0)[:, None], column[jnp.maximum(index, 0)], 0)

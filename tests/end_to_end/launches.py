@@ -24,7 +24,8 @@ PRELOADED = (
 
 def main():
     sys.argv = ["launch.py"]
-    import launch
+    from attention_jax.launcher import __main__ as launcher
+    from attention_jax.launcher import app  # noqa: F401  # which it imports when it starts
 
     for name in PRELOADED:
         importlib.import_module(name)
@@ -32,20 +33,18 @@ def main():
         request = json.loads(line)
         child = os.fork()
         if child == 0:
-            os._exit(run(launch, **request))
+            os._exit(run(launcher, **request))
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
-def run(launch, argv, out, err):
+def run(launcher, argv, out, err):
     """Be the launcher; its exit status."""
-    from absl import app
-
     for number, path in enumerate((os.devnull, out, err)):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
-    sys.argv, launch.STARTED = argv, time.perf_counter()
+    sys.argv, launcher.STARTED = argv, time.perf_counter()
     status = 0
     try:
-        app.run(launch.guarded, flags_parser=launch.parse)
+        launcher.main((sys.executable, os.path.abspath("launch.py")))
     except SystemExit as end:
         status = end.code or 0
     except BaseException:

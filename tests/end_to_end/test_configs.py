@@ -8,16 +8,17 @@ import pytest
 from ml_collections import ConfigDict
 from support import ROOT
 
-import experiments
 from attention_jax.data.config import DataConfig
 from attention_jax.data.grammar import sentence_pairs
 from attention_jax.data.importing import export_to_tfds, require_usable
 from attention_jax.data.tokenizers import SUBWORDS
+from attention_jax.launcher import experiments
+from attention_jax.launcher.modes import MODES
+from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Request
-from attention_jax.runs.modes import MODES
-from attention_jax.sweeps.cells import flatten, without_settings
+from attention_jax.sweeps.settings import without_settings
+from attention_jax.tasks.translation.model import build, init
 from configs import kernel_regression, nmt, positional_encoding, sequence_layers
-from experiments._translator import build, init
 
 TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
 TRANSLATION = list(dict.fromkeys(TRANSLATION))
@@ -127,7 +128,7 @@ def test_a_config_runs_and_every_key_of_it_is_read(name, variant, tmp_path, monk
 
     monkeypatch.setattr(ConfigDict, "__getitem__", recorded)
     monkeypatch.setattr("attention_jax.runs.folder.to_json", lambda config: "{}")  # writing is not reading
-    monkeypatch.setattr("attention_jax.runs.modes.to_json", lambda config: "{}")
+    monkeypatch.setattr("attention_jax.launcher.modes.to_json", lambda config: "{}")
     from attention_jax.runs.machine import set_up
 
     set_up(config.precision)

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+from attention_jax.tasks.kernel_regression import estimates
 from configs import kernel_regression as configs
-from experiments import kernel_regression as experiment
 
 TRUTH = {"sine_power": lambda x: 2 * np.sin(x) + x**0.8, "sine_linear": lambda x: 2 * np.sin(x) + x}
 QUERIES = np.arange(50) / 10
@@ -73,12 +73,12 @@ def measured(request):
     config = configs.get_config(request.param)
     config.draws = 300
     sample = jax.tree.map(lambda a: np.asarray(a, np.float64)[..., 0], samples(config))
-    errors = jax.jit(functools.partial(experiment.squared_errors, config))(*experiment.arguments_of(config))
+    errors = jax.jit(functools.partial(estimates.squared_errors, config))(*estimates.arguments_of(config))
     return request.param, config, sample, jax.device_get(errors)
 
 
 def samples(config):
-    return jax.jit(jax.vmap(experiment.problem_of(config).draw))(experiment.keys_of(config))
+    return jax.jit(jax.vmap(estimates.problem_of(config).draw))(estimates.keys_of(config))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -131,9 +131,9 @@ def test_other_widths_run_on_request_and_unknown_ones_are_refused(launcher, tmp_
 def test_classification_in_the_plane_gives_probabilities():
     config = configs.get_config("blobs")
     config.draws = 2
-    problem, sample = experiment.problem_of(config), samples(config)
+    problem, sample = estimates.problem_of(config), samples(config)
     np.testing.assert_allclose(problem.truth.sum(-1), 1, rtol=1e-5)
-    for estimate in experiment.estimators_of(config).values():
+    for estimate in estimates.estimators_of(config).values():
         probabilities = estimate(sample.x[0], sample.y[0], problem.queries)
         assert (probabilities >= 0).all()
         np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-4)

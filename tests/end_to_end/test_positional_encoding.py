@@ -8,18 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import experiments
 from attention_jax.data.algorithmic import END, SEP
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import mean_interval
-from attention_jax.runs import sweeps
+from attention_jax.launcher import experiments
+from attention_jax.launcher.modes import MODES
 from attention_jax.runs.experiment import Request
-from attention_jax.runs.modes import MODES
+from attention_jax.sweeps.folder import open_sweep, read_result
 from attention_jax.sweeps.space import grid, product, seeds
+from attention_jax.tasks.language_model.algorithmic import _held_out
+from attention_jax.tasks.language_model.model import build
+from attention_jax.tasks.language_model.portraits import portrait
+from attention_jax.tasks.language_model.session import Session
 from configs import positional_encoding as configs
-from experiments._extrapolation import portrait
-from experiments._language_model import build, init
-from experiments.positional_encoding import as_measured, open_source
 
 TINY = {
     "model.layers": 1,
@@ -67,11 +68,11 @@ def answered(tmp_path_factory):
 @pytest.mark.slow
 def test_curves_ranks_and_orders_are_those_of_the_cells(answered):
     result = json.loads((answered / "result.json").read_text())
-    sweep = sweeps.open_sweep(experiments.load("positional_encoding"), answered)
+    sweep = open_sweep(experiments.load("positional_encoding"), answered)
     assert result["status"] == "finished"
     areas: dict = {}
     for name in sweep.plan.cells:
-        config, cell = sweep.config_of(name), sweeps.read_result(sweep.cell(name))
+        config, cell = sweep.config_of(name), read_result(sweep.cell(name))
         areas.setdefault(config.data.task, {}).setdefault(config.model.positions, []).append(cell)
     for task, names in areas.items():
         for name, cells in names.items():
@@ -98,7 +99,7 @@ def test_curves_ranks_and_orders_are_those_of_the_cells(answered):
 
 @pytest.mark.slow
 def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
-    sweep = sweeps.open_sweep(experiments.load("positional_encoding"), answered)
+    sweep = open_sweep(experiments.load("positional_encoding"), answered)
     assert len(sweep.plan.groups) == 2
     rows = [
         line for line in (answered / "table.md").read_text().splitlines() if line.startswith("|") and "baseline" in line
@@ -115,11 +116,9 @@ def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
 
 def test_accuracy_is_that_of_a_loop_over_the_held_out_texts():
     config = tiny(model__positions="alibi", data__task="reverse")
-    source, model = open_source(config, None)
-    variables = init(model, jax.random.key(0))
-    found = source.measure(model)(variables, config)
-    from experiments._algorithmic import _held_out
-
+    session = Session(config, None)
+    model, variables = session.model, session.init(jax.random.key(0))
+    found = session.measure(variables, config)
     tokens = _held_out(config.data, 12, 8).tokens
     guesses = np.argmax(model.apply(variables, tokens), -1)
     right, whole = [], []
@@ -133,12 +132,13 @@ def test_accuracy_is_that_of_a_loop_over_the_held_out_texts():
 
 
 def test_sliding_perplexity_is_that_of_single_tokens_with_all_their_context(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments._text.TOKENS_AT_ONCE", 48)  # batches that do not come out even
+    at_once = "attention_jax.tasks.language_model.text.TOKENS_AT_ONCE"
+    monkeypatch.setattr(at_once, 48)  # batches that do not come out even
     config = tiny("text", model__positions="alibi")
-    source, model = open_source(config, tmp_path / "data")
-    variables = init(model, jax.random.key(0))
-    found = source.measure(model)(variables, config)
-    text = np.load(tmp_path / "data" / "held_out.npy").astype(np.int32)
+    session = Session(config, tmp_path / "data")
+    model, variables = session.model, session.init(jax.random.key(0))
+    found = session.measure(variables, config)
+    text = np.load(tmp_path / "data" / "validation.npy").astype(np.int32)
     last = np.random.default_rng(config.data.seed).integers(32, len(text), 16)
     for context in (16, 32):
         logits = model.apply(variables, jnp.stack([text[p - context : p] for p in last]))[:, -1]
@@ -148,10 +148,10 @@ def test_sliding_perplexity_is_that_of_single_tokens_with_all_their_context(tmp_
 
 def test_windows_side_by_side_cover_the_same_tokens_at_every_length(tmp_path):
     config = tiny("text", model__positions="alibi", data__factors=(1.0, 1.5))
-    source, model = open_source(config, tmp_path / "data")
-    variables = init(model, jax.random.key(0))
-    found = source.measure(model)(variables, config)
-    text = np.load(tmp_path / "data" / "held_out.npy").astype(np.int32)[:241]  # five stretches of 48 in 256 tokens
+    session = Session(config, tmp_path / "data")
+    model, variables = session.model, session.init(jax.random.key(0))
+    found = session.measure(variables, config)
+    text = np.load(tmp_path / "data" / "validation.npy").astype(np.int32)[:241]  # five stretches of 48 in 256 tokens
     for context in (16, 24):
         windows = text[np.arange(0, 240, context)[:, None] + np.arange(context + 1)]
         losses = -jax.nn.log_softmax(model.apply(variables, windows[:, :-1]))
@@ -161,8 +161,8 @@ def test_windows_side_by_side_cover_the_same_tokens_at_every_length(tmp_path):
 
 def test_what_was_trained_with_one_encoding_is_measured_with_another():
     config = tiny(model__positions="rotary", evaluate__positions="rotary:scaling=interpolation,factor=2")
-    source, model = open_source(config, None)
-    measured, variables = as_measured(config, source, model), init(model, jax.random.key(0))
+    session = Session(config, None)
+    model, measured, variables = session.model, session.measured, session.init(jax.random.key(0))
     tokens, positions = jnp.arange(3, 13)[None], jnp.arange(10)[None]
     trained = model.apply(variables, tokens, positions)
     np.testing.assert_allclose(measured.apply(variables, tokens, 2 * positions), trained, rtol=1e-4, atol=1e-5)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import time
 
 import jax
 import numpy as np
@@ -118,6 +119,50 @@ def test_a_finished_run_goes_on_when_its_steps_are_raised(finished, tmp_path):
     assert longer.returncode == 0, longer.err
     assert "resuming at step 40" in longer.err
     assert parameters(tmp_path / "run")[0] == 48
+
+
+@pytest.fixture(scope="module")
+def of_two_seeds(finished, tmp_path_factory):
+    """A finished run of two seeds."""
+    launcher, _, _ = finished
+    folder = tmp_path_factory.mktemp("seeds") / "run"
+    process = launcher.run(folder, seeds="(0,1)")
+    assert process.returncode == 0, process.err
+    return folder
+
+
+@pytest.mark.parametrize("kill", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_finished_run_gains_seeds_and_is_what_it_would_be_with_all_from_the_start(
+    finished, of_two_seeds, tmp_path, kill
+):
+    launcher, one, _ = finished
+    folder = tmp_path / "run"
+    shutil.copytree(one, folder)
+    if kill:
+        process = launcher.start(folder, seeds="(0,1)")
+        log = folder / "more" / "metrics.jsonl"
+        while process.poll() is None and not (log.exists() and '"step": 8,' in log.read_text()):
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        assert json.loads((folder / "config.json").read_text())["seeds"] == [0]  # still the run that it was
+    process = launcher.run(folder, seeds="(0,1)")
+    assert process.returncode == 0, process.err
+    result, whole = (json.loads((run / "result.json").read_text()) for run in (folder, of_two_seeds))
+    assert result["seeds"] == [0, 1]
+    assert result["members"] == whole["members"]
+    assert result["ci95"] == whole["ci95"]
+    assert_same_run(folder, of_two_seeds)
+    assert not (folder / "more").exists()
+    assert len(list((folder / "tensorboard").iterdir())) == 2
+    assert launcher.run(folder, "--mode=evaluate", config="").returncode == 0
+
+
+def test_a_run_gains_seeds_after_its_own_alone(finished):
+    launcher, folder, _ = finished
+    process = launcher.run(folder, seeds="(1,0)")
+    assert process.returncode == 1
+    assert "holds a run of another config (seeds: [0] there, [1, 0] now)" in process.err
 
 
 @pytest.mark.slow

@@ -2,10 +2,11 @@
 
 import pytest
 
-import experiments
 from attention_jax.errors import UserError
+from attention_jax.launcher import experiments
+from attention_jax.tasks.sequence_layers.layers import LAYERS
+from attention_jax.tasks.sequence_layers.measuring import measure
 from configs import sequence_layers as configs
-from experiments.sequence_layers import LAYERS, measure
 
 
 @pytest.fixture(scope="module")

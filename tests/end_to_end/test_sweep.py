@@ -13,11 +13,12 @@ import pytest
 from support import ROOT
 from sweeper import RATES, SMALL, TINY
 
-import experiments
 from attention_jax.errors import UserError
-from attention_jax.runs import planning, sweeps, working
+from attention_jax.launcher import experiments
+from attention_jax.runs.code import Code
+from attention_jax.runs.config import flatten, nested
 from attention_jax.runs.folder import Run, hold, read_config
-from attention_jax.sweeps.cells import flatten, nested
+from attention_jax.sweeps import folder, planning
 from attention_jax.sweeps.space import grid, product, seeds
 from configs import kernel_regression, nmt
 
@@ -52,7 +53,8 @@ def test_kernel_regression_side_by_side_is_what_it_is_alone_to_rounding(sweeper)
     sweeper.run(space, config=config)
     for cell in sweeper.cells()[:4]:
         own = nested(flatten(json.loads((cell / "config.json").read_text())))
-        (alone,) = experiments.load("kernel_regression").together(own, cell, "loop").finish([own], [_NoRun()])
+        experiment = experiments.load("kernel_regression")
+        (alone,) = experiment.together(experiment.open(own, cell), "loop").finish([own], [_NoRun()])
         ours = numbers(json.loads((cell / "result.json").read_text()))
         theirs = numbers(alone)
         assert {k: ours[k] for k in theirs} == pytest.approx(theirs, rel=1e-5)
@@ -159,9 +161,12 @@ def test_settings_of_all_programs_are_ranked_together_where_that_is_asked(sweepe
 @pytest.mark.slow
 def test_another_code_version_is_listed_and_not_mixed_unless_told(sweeper, monkeypatch):
     sweeper.run(RATES)
-    for room in (planning, working):
-        monkeypatch.setattr(room, "current_code", lambda: "0" * 12)
-    with pytest.raises(UserError, match="its 4 cells, 4 of them done, were made by other code .*any_code=True"):
+    before = folder.current_code(experiments.load("nmt"), sweeper.config())
+    changed = Code("0" * 12, {**before.files, "attention_jax/ops/scoring.py": "0"})
+    for room in (folder, planning):
+        monkeypatch.setattr(room, "current_code", lambda *asked: changed)
+    told = "its 4 cells, 4 of them done, were made by other code; changed since: attention_jax/ops/scoring.py.*any_code"
+    with pytest.raises(UserError, match=told):
         sweeper.run(RATES)
     sweeper.run(product(grid("optimizer.learning_rate", (1e-2, 3e-3)), seeds(3)), sweep__any_code=True)
     names = [cell.name for cell in sweeper.cells()]
@@ -170,8 +175,7 @@ def test_another_code_version_is_listed_and_not_mixed_unless_told(sweeper, monke
 
 
 def test_what_another_process_holds_is_left_to_it(sweeper):
-    sweeper.run(RATES, mode="plan")
-    plan = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "sweep").plan
+    plan = sweeper.plan(RATES).plan
     taken = plan.groups[0].waves[1][0]
     home = sweeper.folder / "sweep" / "waves" / f"{plan.groups[0].name}-1"
     with hold(home), pytest.raises(UserError, match="1 were not reached"):
@@ -182,20 +186,19 @@ def test_what_another_process_holds_is_left_to_it(sweeper):
 
 def test_a_population_that_does_not_fit_goes_in_waves_and_says_so(sweeper, monkeypatch, capsys):
     monkeypatch.setattr(planning, "free_memory", lambda: 1)
-    sweeper.run(RATES, mode="plan", population__how="vmap")
+    sweeper.plan(RATES, population__how="vmap")
     assert "4 cells share a program: waves of 1, which is what memory takes" in capsys.readouterr().err
-    sweeper.run(RATES, "most", mode="plan", population__how="vmap", population__most=3)
-    plan = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "most").plan
+    plan = sweeper.plan(RATES, "most", population__how="vmap", population__most=3).plan
     assert [len(wave) for wave in plan.groups[0].waves] == [3, 1]
 
 
 @pytest.mark.slow
 def test_variants_are_matched_in_flops_within_a_hundredth(sweeper):
-    sweeper.run(grid("model.kwargs.hidden", (8, 16)), sweep__match="flops", train__steps=200, mode="plan")
-    sweep = sweeps.open_sweep(experiments.load("nmt"), sweeper.folder / "sweep")
+    sweep = sweeper.plan(grid("model.kwargs.hidden", (8, 16)), sweep__match="flops", train__steps=200)
     experiment, flops = experiments.load("nmt"), []
     for name in sweep.plan.cells:
-        flops.append(experiment.flops(sweep.config_of(name), sweep.data_of(sweep.groups[name])))
+        session = experiment.open(sweep.config_of(name), sweep.data_of(sweep.groups[name]))
+        flops.append(experiment.flops(session))
     assert flops[1] == pytest.approx(flops[0], rel=0.01)
     steps = [sweep.config_of(name).train.steps for name in sweep.plan.cells]
     assert steps[0] == 200 > steps[1]
@@ -216,7 +219,7 @@ def test_a_plan_says_what_shares_a_program_and_how_long_it_will_take(sweeper, ca
     assert "model.kwargs.hidden=8" in printed
     assert "model.kwargs.hidden=16" in printed
     assert "4 cells; about" in printed
-    assert not (sweeper.folder / "sweep" / "cells").exists()
+    assert not (sweeper.folder / "sweep").exists()  # it writes nothing
 
 
 def test_the_answer_compares_sentences_where_it_can(sweeper):

@@ -14,8 +14,16 @@ def test_a_value_that_cannot_be_used_is_refused_before_anything_runs(sweeper):
     assert not (sweeper.folder / "sweep").exists()
 
 
+@pytest.mark.parametrize(("key", "value"), [("model.kwargs.output", "deepest"), ("evaluate.beams", 0)])
+def test_a_value_that_a_model_refuses_is_refused_before_data_are_read(sweeper, key, value):
+    sweeper.pairs.unlink()
+    with pytest.raises(UserError, match=rf"{key.rpartition('.')[2]}.*{value}"):
+        sweeper.run(grid(key, (value,)))
+    assert not (sweeper.folder / "sweep").exists()
+
+
 def test_another_base_config_is_refused(sweeper):
-    sweeper.run(RATES, mode="plan")
+    sweeper.plan(RATES)
     with pytest.raises(UserError, match=r"train.steps: 24 there, 12 now"):
         sweeper.run(RATES, train__steps=12)
 
@@ -67,3 +75,15 @@ def test_where_slurm_is_not_it_says_so(sweeper, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(UserError, match="there is no sbatch on this machine's PATH"):
         sweeper.run(RATES, sweep__engine="slurm")
+
+
+@pytest.mark.parametrize("mode", ["evaluate", "translate"])
+def test_a_mode_of_one_run_names_a_sweeps_cells(sweeper, mode):
+    sweeper.plan(RATES)
+    with pytest.raises(UserError, match=r"sweep: a sweep, none of whose cells is done. Go on with it: --mode=sweep"):
+        sweeper.run(RATES, mode=mode)
+    done = sweeper.folder / "sweep" / "cells" / "0a1b"
+    done.mkdir(parents=True)
+    (done / "result.json").write_text("{}")
+    with pytest.raises(UserError, match=rf"--mode={mode} is of one run: .* 1 finished cells, 0a1b: --workdir={done}"):
+        sweeper.run(RATES, mode=mode)

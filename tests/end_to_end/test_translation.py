@@ -32,8 +32,9 @@ def test_a_run_leaves_everything_that_a_reader_needs(finished):
         assert len((folder / f"predictions.{split}.txt").read_text().splitlines()) == 5
     assert list((folder / "tensorboard").rglob("events*"))
     assert read_config(folder).model.kwargs.hidden == 8
-    for name in ("attention.png", "loss.png", "bleu.png", "bleu_by_length.png"):
+    for name in ("attention.png", "learning.png", "by_length.png"):
         assert str(folder / "figures" / name) in process.out
+        assert (folder / "figures" / name).with_suffix(".pdf").is_file()
     assert "report.html" in process.out
     assert "tokens/s" in process.err
 
@@ -126,16 +127,16 @@ def test_another_way_of_decoding_is_measured_without_changing_the_run(finished, 
 
 
 def test_an_average_of_checkpoints_is_the_mean_of_what_they_hold(finished):
-    from attention_jax.runs.folder import Run
-    from attention_jax.runs.training import last_variables
+    from attention_jax.tasks.translation.combining import COMBINE
+    from attention_jax.tasks.translation.session import Session
+    from attention_jax.training.saved import last_variables
     from attention_jax.training.state import mean
-    from experiments.nmt import COMBINE, init, open_corpus
 
     folder = finished[1]
-    config, run = read_config(folder), Run(folder, 0.0)
-    corpus, programs = open_corpus(config, folder / "data")
-    saved = config, run, functools.partial(init, programs.model), corpus.vocabulary
-    ((newest, before),) = last_variables(2, *saved)
+    config = read_config(folder)
+    session = Session(config, folder / "data")
+    saved = config, folder, session.init, session.corpus.vocabulary
+    ((newest, before),) = last_variables(*saved, count=2)
     ((averaged,),) = COMBINE["average"](2, *saved)
     expected = jax.tree.map(lambda a, b: (np.asarray(a, np.float64) + b) / 2, newest, before)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7), averaged, expected)
@@ -237,10 +238,13 @@ def test_dollars_in_a_corpus_are_words(launcher, tmp_path):
     assert process.returncode == 0, process.err
 
 
-def test_a_nan_is_found_where_it_is_born(launcher, tmp_path):
+def test_a_nan_is_told_with_its_operation_and_layer(launcher, tmp_path):
     process = launcher.run(tmp_path / "run", "--debug_nans", optimizer__learning_rate=1e30)
     assert process.returncode == 1
-    assert "FloatingPointError" in process.err
+    line = process.err.splitlines()[-1]
+    assert line.startswith("error: --debug_nans: seed 0, step 2: the loss is not finite; the first NaN is made by ")
+    assert re.search(r" in Bahdanau/\w+/\S+ \(attention_jax/\S+\.py:\d+\)", line)
+    assert "Traceback" not in process.err
 
 
 @pytest.mark.slow

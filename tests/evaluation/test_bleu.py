@@ -7,7 +7,15 @@ import pytest
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from attention_jax.evaluation.bleu import bleu_of_statistics, bleu_statistics, book_bleu, chrf, sacre_bleu
-from attention_jax.evaluation.translation import bleu_by_length, losses, score_translations
+from attention_jax.evaluation.translation import (
+    RowLosses,
+    bleu_by_length,
+    length_groups,
+    losses,
+    perplexity_by_length,
+    row_losses,
+    score_translations,
+)
 from attention_jax.ops.losses import Sums
 
 
@@ -70,15 +78,17 @@ def test_bleu_over_other_tokens_says_so_and_leaves_13a_beside_it():
 def test_bleu_by_length_puts_every_sentence_in_one_group():
     texts = ["a b c d e f g h"[: 2 * n - 1] for n in (4, 5, 6, 7, 8, 8, 4, 5)]
     lengths = [len(text.split()) for text in texts]
-    found = bleu_by_length(lengths, texts, [[text] for text in texts], groups=3)
-    edges = [tuple(map(int, (name.split("-") * 2)[:2])) for name in found]
-    assert sum(low <= length <= high for low, high in edges for length in lengths) == len(texts)
+    groups = length_groups(lengths, 3)
+    found = bleu_by_length(lengths, texts, [[text] for text in texts], groups)
+    assert {name: tuple(map(int, (name.split("-") * 2)[:2])) for name in found} == groups
+    assert sum(low <= length <= high for low, high in groups.values() for length in lengths) == len(texts)
     assert list(found.values()) == pytest.approx([100] * len(found))
 
 
 def test_bleu_by_length_counts_the_tokens_that_bleu_counts():
     references, splits = [[text] for text in REFERENCES], ("letters", list)
-    (only,) = bleu_by_length([3] * len(HYPOTHESES), HYPOTHESES, references, splits).values()
+    lengths = [3] * len(HYPOTHESES)
+    (only,) = bleu_by_length(lengths, HYPOTHESES, references, length_groups(lengths), splits).values()
     assert only == score_translations(HYPOTHESES, references, splits)["bleu"]
     assert only != score_translations(HYPOTHESES, references)["bleu"]
 
@@ -94,13 +104,36 @@ def test_bleu_of_summed_statistics_is_sacrebleus_whatever_sentences_are_summed(r
 
 
 def test_a_loss_over_many_batches_is_not_rounded_away():
-    batches = [(np.arange(1), {})] * 2000
-    found = losses(lambda batch: Sums(np.float32(30001.0), np.float32(12001.0)), batches, words=0)
+    batches = [(np.array([place]), {}) for place in range(2000)]
+    sums = Sums(np.array([30001.0], np.float32), np.array([12001.0], np.float32))
+    found = losses(row_losses(lambda batch: sums, batches), words=0)
     assert found["loss"] == pytest.approx(30001 / 12001, rel=1e-12)
 
 
 def test_perplexity_a_word_spreads_the_same_nats_over_words_that_pieces_are_of():
-    sums = [Sums(np.float32(30.0), np.float32(20.0)), Sums(np.float32(10.0), np.float32(5.0))]
-    found = losses(sums.__getitem__, [(None, 0), (None, 1)], words=16)
+    found = losses(RowLosses(np.array([30.0, 10.0]), np.array([20.0, 5.0])), words=16)
     assert found["perplexity_per_word"] == pytest.approx(math.exp(40 / 16))
     assert found["perplexity"] == pytest.approx(math.exp(40 / 25))
+
+
+def test_losses_of_rows_are_in_the_order_of_the_corpus_without_the_rows_that_fill_up():
+    sums = {
+        "long": Sums(np.array([5.0, 7.0, 0.0]), np.array([2.0, 3.0, 0.0])),
+        "short": Sums(np.array([1.0, 2.0, 3.0]), np.ones(3)),
+    }
+    rows = row_losses(sums.__getitem__, [(np.array([0, 3]), "long"), (np.array([4, 1, 2]), "short")])
+    assert rows.nats.tolist() == [5, 2, 3, 7, 1]
+    assert rows.tokens.tolist() == [2, 1, 1, 3, 1]
+
+
+def test_perplexity_by_length_is_of_each_group_s_own_tokens_and_all_groups_are_the_whole(random):
+    lengths = random.integers(3, 12, size=60).tolist()
+    rows = RowLosses(random.uniform(1, 9, size=60), random.integers(1, 9, size=60).astype(float))
+    groups = length_groups(lengths)
+    found = perplexity_by_length(lengths, rows, groups)
+    nats = tokens = 0.0
+    for name, (low, high) in groups.items():
+        own = [place for place, length in enumerate(lengths) if low <= length <= high]
+        assert found[name] == pytest.approx(math.exp(sum(rows.nats[own]) / sum(rows.tokens[own])))
+        nats, tokens = nats + math.log(found[name]) * sum(rows.tokens[own]), tokens + sum(rows.tokens[own])
+    assert math.exp(nats / tokens) == pytest.approx(losses(rows, 0)["perplexity"])

@@ -13,6 +13,7 @@ BETTER = {  # which way each is better: what a reader of its definition says
     "train.gradient_norm": "less",
     "validation.loss": "less",
     "validation.perplexity_per_word": "less",
+    "test.perplexity_by_length.3-7": "less",
     "test.bleu": "more",
     "test.bleu_by_length.3-7": "more",
     "validation.alignment_error_rate": "less",

@@ -1,10 +1,13 @@
-"""The page: self-contained, everything escaped; figures that exist."""
+"""The page: self-contained, everything escaped, headline numbers first and what is long folded away."""
 
-import numpy as np
+import math
 
-from attention_jax.reports.figures import Figure, curves, heatmaps
-from attention_jax.reports.page import Table, render, show_number
-from attention_jax.reports.translation import attention_figure, data_table
+import pytest
+
+from attention_jax.reports.figures import Figure
+from attention_jax.reports.page import Estimate, Table, render, show, show_interval, show_number
+from attention_jax.reports.run import estimate, facts_of, run_page
+from attention_jax.reports.translation import data_table, result_tables
 
 PNG = bytes.fromhex("89504e470d0a1a0a")
 
@@ -28,23 +31,95 @@ def test_numbers_show_four_digits():
     assert [show_number(x) for x in (0.123456, 12345, 1e-9, 99.0)] == ["0.1235", "12,345", "1e-09", "99"]
 
 
-def test_heatmaps_are_drawn_for_any_grid(tmp_path):
-    for rows, cols in ((1, 1), (2, 3)):
-        weights = np.random.default_rng(0).random((rows, cols, 4, 5))
-        figure = heatmaps(weights, tmp_path / f"{rows}{cols}.png", "caption")
-        assert figure.path.read_bytes().startswith(PNG)
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ((2.782, 2.639, 2.925), "2.782 [2.639, 2.925]"),
+        ((5.854, 1.73, 9.98), "5.85 [1.73, 9.98]"),
+        ((1234.5, 1200.1, 1268.9), "1,234 [1,200, 1,269]"),
+        ((0.0, -0.5, 0.5), "0.000 [-0.500, 0.500]"),
+        ((-1e-5, -0.5, 0.5), "0.000 [-0.500, 0.500]"),  # never −0
+        ((1.06812, 1.06811, 1.06813), "1.06812 [1.06811, 1.06813]"),  # as many as tell its ends apart
+        ((1.92e11, 1.9e11, 1.94e11), "1.92e+11 [1.9e+11, 1.94e+11]"),
+        ((0.0, 0.0, 0.0), "0 [0, 0]"),
+        ((3.14159, None, None), "3.142"),
+        ((3.14159, math.nan, math.nan), "3.142"),
+        ((None, None, None), ""),
+    ],
+)
+def test_a_mean_and_its_interval_show_the_digits_that_say_something(values, shown):
+    assert show_interval(*values) == show(Estimate(*values)) == shown
 
 
-def test_sentences_of_different_lengths_share_a_figure(tmp_path):
-    weights = [np.eye(n, n + 1) for n in (2, 5, 3, 4)]
-    words = [[f"w{i}" for i in range(9)][: n + 1] for n in (2, 5, 3, 4)]
-    figure = attention_figure(weights, words, [w[:-1] for w in words], tmp_path / "a.png")
-    assert figure.path.stat().st_size > 1000
+def test_an_estimate_is_one_cell_which_sorts_by_its_mean():
+    page = render("t", [Table("a", ("value",), [(Estimate(2.782, 2.639, 2.925),), ("",)])], [], "")
+    assert '<td class="number" data-value="2.782">2.782 [2.639, 2.925]</td>' in page
 
 
-def test_curves_take_marks(tmp_path):
-    figure = curves({"a": ([1, 2], [3, 4])}, tmp_path / "c.png", "c", xlabel="x", ylabel="y", marks={"m": (1.0, 3.0)})
-    assert figure.path.exists()
+CONFIG = {"model.name": "transformer", "model.kwargs.width": 32, "data.source": "embedded", "seeds": (0, 1)}
+RESULT = {
+    "status": "finished",
+    "seeds": [0, 1],
+    "validation.bleu": 40.0,
+    "validation.bleu_signature": "nrefs:1",
+    "validation.bleu_by_length.3-4": 50.0,
+    "validation.bleu_by_length.5": 30.0,
+    "validation.perplexity_by_length.3-4": 2.0,
+    "validation.perplexity_by_length.5": 4.0,
+    "test.bleu": 39.0,
+    "ci95.validation.bleu": [38.0, 42.0],
+    "ci95.validation.perplexity_by_length.5": [3.0, 5.0],
+    "members": [{}, {}],
+    "cost.parameters": 61097,
+    "cost.flops": 1.92e11,
+    "versions.jax": "0.10.2",
+    "code.changed": False,
+}
+
+
+def test_a_run_s_page_opens_with_what_was_done_headline_numbers_and_figures(tmp_path):
+    (tmp_path / "f.png").write_bytes(PNG)
+    tables = [*result_tables(RESULT), Table("Translations", ("source",), [("a",)])]
+    page = run_page("nmt: mine", CONFIG, RESULT, tables, [Figure(tmp_path / "f.png", "Learning")], "{}")
+    order = [
+        *("nmt: mine", "61,097 parameters", "40.00 [38.00, 42.00]", "data:image/png", "4.00 [3.00, 5.00]"),
+        *("<h2>Translations", "<details><summary>Every number", "validation.bleu_by_length.3-4", "</details>"),
+        *("<details><summary>Signatures, versions, code", "nrefs:1", "</details>"),
+        *("<details><summary>Config", "</details>"),
+    ]
+    places = []
+    for text in order:
+        places.append(page.index(text, places[-1] if places else 0))
+    assert places == sorted(places)
+    head = page[page.index("<body>") : page.index("<details>")]
+    assert "nrefs" not in head
+    assert "versions.jax" not in head
+    assert "<details open" not in page
+
+
+def test_headline_numbers_and_those_by_length_are_by_split_with_their_intervals():
+    headline, by_length = result_tables(RESULT)
+    assert headline.columns == ("", "validation", "test")
+    assert headline.rows == [("BLEU", Estimate(40.0, 38.0, 42.0), Estimate(39.0))]
+    assert by_length.columns == ("", "words", "BLEU", "perplexity a token")
+    assert by_length.rows == [
+        ("validation", "3-4", Estimate(50.0), Estimate(2.0)),
+        ("validation", "5", Estimate(30.0), Estimate(4.0, 3.0, 5.0)),
+    ]
+    assert "seeds 0, 1" in headline.title
+
+
+def test_a_number_that_was_lost_is_an_empty_cell():
+    assert estimate({"test.bleu": None}, "test.bleu") == ""
+    assert estimate({}, "test.bleu") == ""
+
+
+def test_what_is_not_known_of_a_run_is_not_told():
+    assert facts_of({"seeds": (3,)}, {}) == {"training": "seed 3"}
+    facts = facts_of(CONFIG, RESULT)
+    assert facts["model"] == "transformer, width 32, 61,097 parameters"
+    assert facts["training"] == "seeds 0, 1"
+    assert facts["cost"] == "1.92e+11 FLOPs a seed"
 
 
 COUNTED = {

@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 from support import ROOT
 
 from attention_jax.errors import UserError
+from attention_jax.runs.config import flatten
 from attention_jax.runs.folder import Run, hold, open_run, read_config, write_result
 from attention_jax.runs.interrupt import Interrupted
-from attention_jax.sweeps.cells import flatten
 
 
 def config(**changes):
@@ -219,12 +219,3 @@ def test_who_waits_for_a_folder_can_be_asked_to_stop(tmp_path):
         asked = iter([False, True])
         with pytest.raises(Interrupted, match="stopped while process"), hold(tmp_path / "w", True, lambda: next(asked)):
             pass
-
-
-def test_a_sweep_of_a_version_with_fewer_settings_has_the_defaults_of_the_others(tmp_path):
-    older = {"population": {"halving": 0.5, "rungs": [10]}, "sweep": {"metric": "validation.loss"}}
-    (tmp_path / "config.json").write_text(json.dumps({"experiment": "e", "seeds": [0], "precision": {}, **older}))
-    found = read_config(tmp_path)
-    assert (found.population.halving, found.population.rungs) == (0.5, (10,))
-    assert (found.population.halving_seeds, found.population.across) == (0, False)
-    assert (found.sweep.metric, found.sweep.baseline) == ("validation.loss", "")

@@ -4,8 +4,10 @@ import pytest
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.sweeps.cells import code_version, flatten, nested, place_of, resolve, without_settings
+from attention_jax.runs.config import flatten, nested
+from attention_jax.sweeps.cells import place_of, resolve
 from attention_jax.sweeps.matching import matched
+from attention_jax.sweeps.settings import without_settings
 
 BASE = {
     "seeds": (0,),
@@ -24,7 +26,7 @@ def configure(variant):
 
 
 def cells(space, identity="data", code="c" * 12, **kwargs):
-    return resolve(space, configure, lambda config: identity, code, **kwargs)
+    return resolve(space, configure, lambda config: identity, lambda: code, **kwargs)
 
 
 def test_a_cell_is_the_config_with_its_overrides():
@@ -78,15 +80,6 @@ def test_one_bad_override_fails_the_whole_sweep(space, message):
 def test_what_is_adjusted_is_an_override_too():
     (cell,) = cells([{"seeds": (1,)}], adjust=lambda configs: [{**config, "model.layers": 7} for config in configs])
     assert cell.overrides == {"seeds": (1,), "model.layers": 7}
-
-
-def test_the_code_version_changes_with_any_file(tmp_path):
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "a.py").write_text("x = 1\n")
-    before = code_version(tmp_path, ["package"])
-    assert before == code_version(tmp_path, ["package"])
-    (tmp_path / "package" / "b.py").write_text("")
-    assert before != code_version(tmp_path, ["package"])
 
 
 @pytest.mark.parametrize(("start", "unit"), [(10, 1), (640, 8), (3, 1)])

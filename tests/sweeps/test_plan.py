@@ -3,6 +3,7 @@
 import pytest
 
 from attention_jax.errors import UserError
+from attention_jax.runs.code import Code
 from attention_jax.sweeps.cells import Cell
 from attention_jax.sweeps.plan import Plan, extend, read_plan, require_dynamic, to_json
 
@@ -14,7 +15,7 @@ def cell(name, **config):
 
 
 def plan_of(*cells, plan=None, how="vmap", size=10):
-    return extend(plan, cells, "code", DYNAMIC, lambda first, count: (how, size))
+    return extend(plan, cells, Code("code", {"a.py": "1"}), DYNAMIC, lambda first, count: (how, size))
 
 
 def test_cells_with_equal_statics_are_one_group_in_waves():

@@ -109,6 +109,15 @@ def test_training_lowers_the_loss(unbroken):
     assert losses[-1] < losses[0] / 2
 
 
+def test_a_line_is_logged_where_anything_is_due_at_every_epoch_s_end_and_after_the_last_step(tmp_path):
+    lines = run(tmp_path, plan=PLAN._replace(steps=32, log_every=8, evaluate_every=6, checkpoint_every=5))[1]
+    due = [step for step in range(1, 33) if step == 32 or not all(step % n for n in (8, 6, 5, TASK.steps_per_epoch))]
+    assert [step for step, *_ in lines] == due
+    assert [step for step, _, values in lines if "validation.loss" in values] == [6, 12, 18, 24, 30, 32]
+    steps = np.diff([0, *due])
+    assert [values["train.tokens"] for *_, values in lines] == list(8 * steps)  # of all steps since the line before
+
+
 @pytest.mark.parametrize("stop_after", [4, 13, 21])
 def test_an_interrupted_run_goes_on_to_the_same_result_bit_by_bit(tmp_path, unbroken, stop_after):
     interrupted, before = run(tmp_path, stop_after=stop_after)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from translators import build
 
+from attention_jax.tasks.translation.model import loss
 from attention_jax.training.optimizer import new_moments
 from attention_jax.training.state import new_state
 from attention_jax.training.step import train_step
-from experiments._translator import loss
 
 SIZES = {"embedding": 64, "hidden": 64, "width": 64, "feed_forward": 128}
 LAYERS = {"layers": 1, "encoder_layers": 1, "decoder_layers": 1}

@@ -1,0 +1,104 @@
+"""Settings against one another, by task and length: curves, orders and mean reciprocal ranks, all over seeds."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attention_jax.evaluation.comparison import Measured, compare, places_of, ranks, records
+from attention_jax.evaluation.statistics import metric_interval
+
+PARTS = ("mean", "low", "high")
+
+
+class OfSeed(NamedTuple):
+    """What was measured of one seed: measures by length, and the number that settings are ordered by."""
+
+    curves: Mapping[str, Mapping[str, float]]
+    value: float
+
+
+LOST = OfSeed({}, math.nan)  # of a seed that diverged
+Scores = dict[str, dict[str, dict[int, OfSeed]]]  # setting → task → seed
+
+
+def gather(
+    cells: Iterable[tuple[str, str, Mapping[str, Any]]], measured: Callable[[Mapping[str, Any]], OfSeed]
+) -> Scores:
+    """Every seed of every cell, (setting, task, result), by setting and task; a seed that diverged is lost."""
+    scores: Scores = {}
+    for setting, task, result in cells:
+        found = scores.setdefault(setting, {}).setdefault(task, {})
+        for seed, member in zip(result["seeds"], result["members"], strict=True):
+            found[seed] = LOST if result["status"] == "diverged" else measured(member)
+    return scores
+
+
+def measures_of(scores: Scores) -> list[str]:
+    """The names of the measures, the first one leading."""
+    every = (member for tasks in scores.values() for seeds in tasks.values() for member in kept(seeds))
+    return list(next(every).curves)
+
+
+def kept(seeds: Mapping[int, OfSeed]) -> list[OfSeed]:
+    """What was measured of the seeds that were not lost."""
+    return [member for member in seeds.values() if member.curves]
+
+
+def tasks_of(scores: Scores) -> list[str]:
+    """The tasks in the order in which they come."""
+    return list(dict.fromkeys(task for found in scores.values() for task in found))
+
+
+def measured_of(scores: Scores) -> list[Measured]:
+    """The records of the engine: a setting on a task, each seed's number, and the seeds that were lost."""
+    return [
+        Measured(
+            setting,
+            task,
+            values={seed: one.value for seed, one in seeds.items() if one.curves},
+            lost=tuple(seed for seed, one in seeds.items() if not one.curves),
+        )
+        for setting, tasks in scores.items()
+        for task, seeds in tasks.items()
+    ]
+
+
+def answer(scores: Scores, baseline: str) -> dict[str, Any]:
+    """`curves` by setting and task, `mrr` by setting, and `orders` by task with differences to the baseline."""
+    measured, lead = measured_of(scores), measures_of(scores)[0]
+    ranked = {name: interval(values, "mrr") for name, values in ranks(lead, measured).items()}
+    found = [row for row in records(compare(lead, measured, places_of(measured, baseline))) if "mean" in row]
+    return {
+        "curves": {
+            name: {task: _curve(kept(seeds)) for task, seeds in tasks.items() if kept(seeds)}
+            for name, tasks in scores.items()
+        },
+        "mrr": ranked,
+        "orders": {task: [row for row in found if row.get("task", "") == task] for task in tasks_of(scores)}
+        | {"mrr": sorted(ranked, key=lambda name: -ranked[name]["mean"])},
+    }
+
+
+def interval(values: Sequence[float] | np.ndarray, measure: str) -> dict[str, float]:
+    """The mean and the ends of its interval, which stay within what the measure can be."""
+    return dict(zip(PARTS, metric_interval(measure, values), strict=True))
+
+
+def _curve(members: Sequence[OfSeed]) -> dict[str, Any]:
+    """Lengths with means and intervals of the first measure, and of the others by name."""
+    first, *others = members[0].curves
+    lengths = list(members[0].curves[first])
+
+    def line(measure):
+        rows = [interval([member.curves[measure][length] for member in members], measure) for length in lengths]
+        return {part: [row[part] for row in rows] for part in PARTS}
+
+    return {"length": [*map(_number, lengths)], **line(first), **{name: line(name) for name in others}}
+
+
+def _number(length: str) -> float:
+    """A length, or the middle of a range of them."""
+    middle = float(np.mean([int(end) for end in length.split("-")]))
+    return int(middle) if middle.is_integer() else middle

@@ -1,0 +1,241 @@
+"""The one engine for comparisons: settings against a baseline, over seeds, and over sentences where these are known.
+
+Plain records go in and come out; nothing here knows of folders or configs. A sweep's answer, the orders and ranks of
+an experiment and the table of kept results are thin callers.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from attention_jax.evaluation.bleu import bleu_of_statistics
+from attention_jax.evaluation.extrapolation import reciprocal_ranks
+from attention_jax.evaluation.metrics import metric
+from attention_jax.evaluation.significance import (
+    RESAMPLES,
+    approximate_randomization,
+    holm,
+    paired_bootstrap,
+    paired_t,
+    seeds_needed,
+    sign_flip,
+)
+from attention_jax.evaluation.statistics import (
+    mean_interval,
+    metric_interval,
+    resampled_sums,
+    two_level_interval,
+)
+
+LEVEL = 0.05
+BLEU_COLUMNS = 10  # of a sentence's statistics
+TESTS = ("p_seeds", "p_flips", "p_sentences", "p_bootstrap", "p_adjusted")
+
+
+class Measured(NamedTuple):
+    """What was measured of a setting on a task: settings are compared with those of the same task."""
+
+    setting: str
+    task: str = ""
+    values: Mapping[int, float] = {}  # seed → the metric
+    lost: tuple[int, ...] = ()  # seeds without a value: they diverged, failed or are missing
+    statistics: Mapping[int, Float[np.ndarray, "sentences 10"]] = {}  # seed → BLEU's, of every sentence
+    sentences: str = ""  # tells which sentences these are
+
+
+class Interval(NamedTuple):
+    """A mean and its 95% interval; None where a single value has none."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Row(NamedTuple):
+    """A setting's place in a comparison; None where there is nothing to say. p-values are of its difference."""
+
+    measured: Measured
+    value: Interval | None = None
+    difference: Interval | None = None  # to its baseline, over the seeds that both have
+    p_seeds: float | None = None  # Student's paired t
+    p_flips: float | None = None  # exact sign flips
+    p_sentences: float | None = None  # approximate randomization
+    p_bootstrap: float | None = None  # sacreBLEU's
+    p_adjusted: float | None = None  # Holm's, of p_sentences where all have it, else of p_seeds
+
+
+class Comparison(NamedTuple):
+    """Rows as they were measured; places of them: each one's baseline (None: it has none), the order, the best."""
+
+    metric: str
+    rows: tuple[Row, ...]
+    baselines: tuple[int | None, ...]
+    order: tuple[int, ...]  # tasks one after another, each the best first; who lost seeds after who did not
+    best: frozenset[int]  # of each task, those that share the best mean, of those that lost no seed
+
+
+def compare(name: str, measured: Sequence[Measured], baselines: Sequence[int | None]) -> Comparison:
+    """Every setting's mean with its interval, and its difference to its baseline with interval and p-values.
+
+    Holm's correction is over all differences. Raises UserError where there is no metric of that name.
+    """
+    rows = [
+        _row(name, one, None if own is None or own == place else measured[own])
+        for place, (one, own) in enumerate(zip(measured, baselines, strict=True))
+    ]
+    compared = [row for row in rows if row.difference is not None]
+    by_sentences = bool(compared) and all(row.p_sentences is not None for row in compared)
+    if not by_sentences:
+        rows = [row._replace(p_sentences=None, p_bootstrap=None) for row in rows]
+    chosen = [row.p_sentences if by_sentences else row.p_seeds for row in rows]
+    adjusted = holm([np.nan if p is None else p for p in chosen])
+    rows = [row._replace(p_adjusted=_known(p)) for row, p in zip(rows, adjusted, strict=True)]
+    order = _best_first(name, rows)
+    return Comparison(name, tuple(rows), tuple(baselines), order, _best(name, rows, order))
+
+
+def places_of(measured: Sequence[Measured], setting: str) -> list[int | None]:
+    """Each row's baseline where that is a setting by name: its place on the row's task, None where it is not there."""
+    places = {one.task: place for place, one in enumerate(measured) if one.setting == setting}
+    return [places.get(one.task) for one in measured]
+
+
+def ranks(name: str, measured: Sequence[Measured]) -> dict[str, Float[np.ndarray, " seeds"]]:
+    """Each setting's mean reciprocal rank over the tasks, of each seed that all settings have on all tasks.
+
+    Settings that tie share the mean of their ranks; a seed that was lost is the last.
+    """
+    tasks, seeds = shared_by_all(measured)
+    heights = {
+        (one.setting, one.task): [metric(name).height(one.values.get(seed)) for seed in seeds] for one in measured
+    }
+    settings = list(dict.fromkeys(one.setting for one in measured))
+    found = np.array([[heights[setting, task] for task in tasks] for setting in settings])
+    return dict(zip(settings, reciprocal_ranks(found), strict=True)) if found.size else {}
+
+
+def shared_by_all(measured: Sequence[Measured]) -> tuple[list[str], list[int]]:
+    """The tasks that every setting has, and the seeds that it has on all of these."""
+    by_setting: dict[str, dict[str, set[int]]] = {}
+    for one in measured:
+        by_setting.setdefault(one.setting, {})[one.task] = {*one.values, *one.lost}
+    every = list(dict.fromkeys(one.task for one in measured))
+    tasks = [task for task in every if all(task in found for found in by_setting.values())]
+    seeds = [found[task] for found in by_setting.values() for task in tasks]
+    return tasks, sorted(set.intersection(*seeds)) if seeds else []
+
+
+def interval(name: str, values: Sequence[float] | Float[np.ndarray, " n"]) -> Interval:
+    """A metric's mean over values and its interval, which stays within what the metric can be."""
+    mean, low, high = metric_interval(name, values)
+    return Interval(mean, _known(low), _known(high))
+
+
+def records(comparison: Comparison) -> list[dict[str, Any]]:
+    """The rows in order, as JSON has them; what there is nothing to say of is left out."""
+    return [_record(comparison.rows[place]) for place in comparison.order]
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What a reader must know of tests that cannot find what is there with so few seeds."""
+    seeds = max((len(row.measured.values) for row in comparison.rows), default=0)
+    comparisons = sum(row.p_flips is not None for row in comparison.rows)
+    if seeds < 2:
+        return ["One seed: no interval over seeds, and no test over them."]
+    if not comparisons or comparisons * 2.0 ** (1 - seeds) <= LEVEL:
+        return []
+    return [
+        f"With {seeds} seeds the sign-flip test cannot go below p = {2.0 ** (1 - seeds):.2g}: to find one of "
+        f"{comparisons} differences at 5% after Holm's correction it needs {seeds_needed(comparisons)} seeds."
+    ]
+
+
+def _row(name: str, own: Measured, baseline: Measured | None) -> Row:
+    if not own.values:
+        return Row(own)
+    row = Row(own, _value(name, own))
+    common = [seed for seed in own.values if baseline is not None and seed in baseline.values]
+    if baseline is None or not common:
+        return row
+    ours, theirs = (np.array([side.values[seed] for seed in common]) for side in (own, baseline))
+    if len(common) > 1:
+        row = row._replace(p_seeds=_known(paired_t(ours, theirs)), p_flips=sign_flip(ours, theirs))
+    if not (own.statistics and baseline.statistics and own.sentences == baseline.sentences):
+        return row._replace(difference=_interval(mean_interval(ours - theirs)))
+    sides = [_side_by_side(side, common) for side in (own, baseline)]
+    resampled = [_mean_bleu(resampled_sums(rows, RESAMPLES)) for rows in sides]  # the same sentences of both
+    return row._replace(
+        difference=_interval(two_level_interval(ours - theirs, resampled[0] - resampled[1])),
+        p_sentences=approximate_randomization(_mean_bleu, *sides),
+        p_bootstrap=paired_bootstrap(_mean_bleu, *sides),
+    )
+
+
+def _value(name: str, own: Measured) -> Interval:
+    """Over seeds and sentences where the sentences are known, else over seeds; within what the metric can be."""
+    values = list(own.values.values())
+    if not own.statistics:
+        return interval(name, values)
+    rows = _side_by_side(own, list(own.values))
+    mean, *ends = two_level_interval(values, _mean_bleu(resampled_sums(rows, RESAMPLES)))
+    return Interval(mean, *np.clip(ends, metric(name).low, metric(name).high).tolist())
+
+
+def _best_first(name: str, rows: Sequence[Row]) -> tuple[int, ...]:
+    """Places, task by task: whole settings by their means, those that lost seeds, those without a value."""
+    tasks = list(dict.fromkeys(row.measured.task for row in rows))
+
+    def rank(place):
+        row = rows[place]
+        height = metric(name).height(row.value.mean if row.value else None)
+        return tasks.index(row.measured.task), row.value is None, bool(row.measured.lost), -height
+
+    return tuple(sorted(range(len(rows)), key=rank))
+
+
+def _best(name: str, rows: Sequence[Row], order: Sequence[int]) -> frozenset[int]:
+    """The best of each task, of those that lost no seed: a setting that diverged has only luck."""
+    if metric(name).more_is_better is None:
+        return frozenset()
+    best: dict[str, set[int]] = {}
+    for place in order:
+        row = rows[place]
+        if row.value is None or row.measured.lost:
+            continue
+        found = best.setdefault(row.measured.task, {place})
+        if all(rows[other].value.mean == row.value.mean for other in found):  # type: ignore[union-attr]
+            found.add(place)
+    return frozenset().union(*best.values())
+
+
+def _record(row: Row) -> dict[str, Any]:
+    own = row.measured
+    found: dict[str, Any] = {"setting": own.setting, "seeds": len(own.values)}
+    found |= {"task": own.task} if own.task else {}
+    found |= {"lost": len(own.lost)} if own.lost else {}
+    found |= _written(row.value) if row.value else {}
+    found |= {"difference": _written(row.difference)} if row.difference else {}
+    return found | {name: p for name in TESTS if (p := getattr(row, name)) is not None}
+
+
+def _written(found: Interval) -> dict[str, float]:
+    return {name: value for name, value in found._asdict().items() if value is not None}
+
+
+def _interval(found: tuple[float, float, float]) -> Interval:
+    return Interval(found[0], _known(found[1]), _known(found[2]))
+
+
+def _side_by_side(own: Measured, seeds: Sequence[int]) -> Float[np.ndarray, "sentences columns"]:
+    return np.concatenate([own.statistics[seed] for seed in seeds], axis=-1)
+
+
+def _mean_bleu(sums: np.ndarray) -> np.ndarray:
+    """The mean over seeds of BLEU, whose statistics stand side by side."""
+    return bleu_of_statistics(sums.reshape(*sums.shape[:-1], -1, BLEU_COLUMNS)).mean(-1)
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else float(value)

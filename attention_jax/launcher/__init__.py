@@ -1,0 +1,1 @@
+"""The launcher: flags, modes and messages. `python launch.py --help` says what it does."""

@@ -1,0 +1,90 @@
+"""From a command line to a mode: the config, the run's folder, the experiment."""
+
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import app
+from ml_collections import ConfigDict, config_flags
+
+from attention_jax.errors import UserError
+from attention_jax.launcher import config_files, experiments, flags
+from attention_jax.launcher.messages import guarded
+from attention_jax.launcher.modes import MODES
+from attention_jax.runs.experiment import Request
+from attention_jax.runs.machine import set_up
+from attention_jax.runs.provenance import provenance
+from attention_jax.sweeps.folder import is_sweep, stored_config
+
+
+def launch(command: Sequence[str], started: float) -> None:
+    """Do what the command line asks for, and end the process; `started` is when it began, by time.perf_counter."""
+    folder = str(Path.cwd())
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)  # experiments and their modules are looked for here first
+    app.run(functools.partial(guarded, functools.partial(_run, command, started)), flags_parser=flags.parse)
+
+
+def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise UserError(f"{argv[1]}: not a flag; flags begin with --.")
+    provenance()  # of the code as it is now
+    workdir = Path(flags.WORKDIR.value or _default_workdir())
+    asked = flags.CONFIG.value
+    config = asked if asked is not None else stored_config(workdir)
+    if config is None:
+        raise UserError(f"{workdir}: no run here. Name an experiment with --config=configs/…")
+    mode = _mode(config, workdir)
+    if flags.DEBUG_NANS.value and mode != "train":
+        raise UserError(f"--debug_nans: is for --mode=train, and this is {mode}: train the cell or run in question.")
+    set_up(config.precision)
+    request = Request(
+        config,
+        workdir,
+        started,
+        profile=flags.PROFILE.value,
+        input=flags.INPUT.value,
+        reference=flags.REFERENCE.value,
+        output=flags.OUTPUT.value,
+        attention=flags.ATTENTION.value,
+        verbose=flags.VERBOSE.value,
+        debug_nans=flags.DEBUG_NANS.value,
+        space=_space if asked is not None else None,
+        configure=_configure,
+        command=tuple(command),
+    )
+    MODES[mode](experiments.load(config.experiment), request)
+
+
+def _mode(config: ConfigDict, workdir: Path) -> str:
+    """The mode asked for, or what the config is for, or what goes on with the folder."""
+    if flags.MODE.value is not None:
+        return flags.MODE.value
+    return "sweep" if is_sweep(workdir) or ("sweep" in config and config.sweep.by_default) else "train"
+
+
+def _default_workdir() -> Path:
+    if flags.CONFIG.value is None:
+        raise UserError("name an experiment with --config=configs/…, or a run with --workdir=…")
+    file, variant = flags.config_name()
+    name, sweep = "-".join((Path(file).stem, *variant.split(","))).rstrip("-"), flags.SWEEP.value
+    of_sweep = _mode(flags.CONFIG.value, Path()) in ("sweep", "plan")
+    return Path("runs") / (f"{name}-sweep" + f"-{sweep}" * bool(sweep) if of_sweep else name)
+
+
+def _space() -> list[dict]:
+    """The cells of the config file's sweep that --sweep names."""
+    return config_files.space(*flags.config_name(), flags.SWEEP.value)
+
+
+def _configure(variant: str) -> ConfigDict:
+    """Another variant's config, or the one asked for (""), with what the command line overrides."""
+    if not variant:
+        return flags.CONFIG.value
+    config = config_files.config(flags.config_name()[0], variant)
+    try:
+        config.update_from_flattened_dict(config_flags.get_override_values(flags.FLAGS["config"]))
+    except (AttributeError, KeyError) as error:
+        raise UserError(f"sweep: the variant {variant!r} has no such key to override: {error}") from None
+    return config.lock()

@@ -1,0 +1,115 @@
+"""The command line's flags, their help, and how they are read."""
+
+import itertools
+import sys
+import textwrap
+
+from absl import flags, logging
+from ml_collections import config_flags
+
+from attention_jax.errors import UserError
+from attention_jax.launcher import config_files, stored
+from attention_jax.launcher.messages import fail, unreadable
+from attention_jax.launcher.modes import MODES
+from attention_jax.runs.provenance import program
+
+FLAGS = flags.FLAGS
+CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: FILE.py or FILE.py:VARIANT.")
+MODE = flags.DEFINE_enum(
+    "mode", None, list(MODES), "What to do; without it, sweep where the config or folder is of one, else train."
+)
+WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder; without it, runs/ and the config's name.")
+INPUT = flags.DEFINE_string(
+    "input", "-", "What --mode=translate reads: a file, a sentence a line, or - (standard input); and --mode=evaluate."
+)
+REFERENCE = flags.DEFINE_string("reference", "", "The translations of --input, a line each, for --mode=evaluate.")
+OUTPUT = flags.DEFINE_string(
+    "output", "-", "Where --mode=translate writes: a file, or - (standard output); and --mode=prepare: FOLDER/NAME."
+)
+ATTENTION = flags.DEFINE_string(
+    "attention", "", "For --mode=translate: a page (.html) of alignments, or every head's weights (.npz)."
+)
+SWEEP = flags.DEFINE_string(
+    "sweep", "", "Which of the config file's sweeps --mode=sweep or plan is of; empty: its default."
+)
+VERBOSE = flags.DEFINE_bool("verbose", False, "--mode=describe lists every tensor.")
+PROFILE = flags.DEFINE_bool("profile", False, "Write a trace of a few training steps to the run's profile/.")
+DEBUG_NANS = flags.DEFINE_bool(
+    "debug_nans", False, "Where training meets a NaN, name the operation and the layer that made it (slower)."
+)
+OWN = (CONFIG, MODE, WORKDIR, INPUT, REFERENCE, OUTPUT, ATTENTION, SWEEP, VERBOSE, PROFILE, DEBUG_NANS)
+HELP = ("--help", "-help", "-h", "--helpshort")
+
+ABOUT = """\
+Train, evaluate, report on or describe an experiment, or sweep over it; translate with it; prepare data for TFDS.
+
+  {program} --config=configs/kernel_regression.py
+  {program} --config=configs/nmt.py:bahdanau,tatoeba --config.data.path=PATH/fra.txt --workdir=runs/mine
+  {program} --workdir=runs/mine --mode=report
+  echo "The cat is not black." | {program} --workdir=runs/mine --mode=translate
+  {program} --config=configs/nmt.py:bahdanau,embedded --mode=sweep --workdir=runs/sweep
+  {program} --config=configs/nmt.py:bahdanau,tsv --config.data.path=PATH --mode=prepare --output=TFDS/fra
+
+Any value of the config can be overridden: --config.optimizer.learning_rate=1e-3. The same command started again
+resumes an unfinished run.
+"""
+
+
+def parse(argv: list[str]) -> list[str]:
+    """Read the flags; a config that cannot be read or overridden is refused in one line."""
+    if set(argv[1:]) & set(HELP):
+        print(help_text())
+        sys.exit()
+    try:
+        argv = _with_configs(argv)
+    except UserError as error:
+        fail(str(error))
+    try:
+        remaining = FLAGS(argv)
+    except Exception as error:
+        fail(unreadable(error, argv))
+    if FLAGS["verbosity"].using_default_value:
+        logging.set_verbosity(logging.WARNING)  # --verbosity=0 shows what libraries say
+    return remaining
+
+
+def config_name() -> tuple[str, str]:
+    """The config's file and its variant, "" where none is asked for."""
+    file, _, variant = config_flags.get_config_filename(FLAGS["config"]).partition(":")
+    return file, variant
+
+
+def help_text() -> str:
+    """What --help prints: examples, flags, modes."""
+    of_flags = [(f"--{holder.name}", FLAGS[holder.name].help or "") for holder in OWN]
+    of_modes = [(name, (mode.__doc__ or "").partition("\n")[0]) for name, mode in MODES.items()]
+    parts = [ABOUT.format(program=program()), "Flags:", *map(_entry, of_flags)]
+    return "\n".join([*parts, "", "Modes:", *map(_entry, of_modes), "", "--helpfull lists the libraries' flags too."])
+
+
+def _entry(named: tuple[str, str]) -> str:
+    name, text = named
+    return textwrap.fill(text, 118, initial_indent=f"  {name:<13} ", subsequent_indent=" " * 16)
+
+
+def _with_configs(argv: list[str]) -> list[str]:
+    """The command line with the paths of config files, and a run's own config where only its values are overridden."""
+    if not _values(argv, "--config") and any(arg.startswith("--config.") for arg in argv):
+        own = [f"--config={stored.__file__}:{workdir}" for workdir in _values(argv, "--workdir")]
+        argv = [argv[0], *own, *argv[1:]]
+    return [_with_path(argv, place) for place in range(len(argv))]
+
+
+def _with_path(argv: list[str], place: int) -> str:
+    arg = argv[place]
+    flag, name = ("--config=", arg[9:]) if arg.startswith("--config=") else ("", arg)
+    if not flag and (place == 0 or argv[place - 1] != "--config"):
+        return arg
+    file, colon, variant = name.partition(":")
+    return f"{flag}{config_files.find(file)}{colon}{variant}"
+
+
+def _values(argv: list[str], flag: str) -> list[str]:
+    """What a flag is given, as --flag=value or as --flag value."""
+    apart = [after for arg, after in itertools.pairwise(argv) if arg == flag]
+    return apart + [arg.partition("=")[2] for arg in argv if arg.startswith(f"{flag}=")]

@@ -1,0 +1,256 @@
+"""The modes of the launcher, written once: an experiment supplies functions, a mode calls them."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.launcher.description import table_of
+from attention_jax.reports.page import show_number
+from attention_jax.reports.run import run_page
+from attention_jax.runs.config import flatten
+from attention_jax.runs.experiment import Experiment, Request, Session, finished
+from attention_jax.runs.folder import Run, read_config, refuse_other, to_json, write_result, write_whole
+from attention_jax.runs.gaining import gain_seeds
+from attention_jax.runs.lines import read_lines
+from attention_jax.runs.training import train_run
+from attention_jax.sweeps.answer import write_answer
+from attention_jax.sweeps.engines import ENGINES, Work
+from attention_jax.sweeps.folder import Sweep, failures, is_sweep, open_sweep
+from attention_jax.sweeps.planning import describe_plan, make_plan, preview
+from attention_jax.sweeps.settings import without_settings
+from attention_jax.sweeps.working import work
+from attention_jax.training.cost import cost
+from attention_jax.training.replay import watched
+
+SHOWN_CELLS = 8  # of a sweep, in a message
+
+
+def train(experiment: Experiment, request: Request) -> None:
+    """Start, resume or go on with a run, for more steps or with more seeds; then write figures, report and result."""
+    config = request.config
+    with request.open(extend=True) as run:
+        if run.seeds_before or run.result() is None:
+            experiment.check(config)
+            session = experiment.open(config, run.path / "data")
+            together = experiment.together(session, "loop")
+            if request.debug_nans:
+                together = together._replace(trainer=watched(together.trainer, config.seeds))
+            if run.seeds_before:
+                gain_seeds(config, run, together)
+            train_run(config, run, together)
+            result = finished(config, together.finish([config], [run])[0])
+            _write_report(experiment, session, config, run, result)
+            write_result(run.path, result | {"seconds": round(run.seconds(), 2)})
+        _print_result(run)
+
+
+def evaluate(experiment: Experiment, request: Request) -> None:
+    """Measure a trained run again, as `config.evaluate` says, which may be another; or on a pair of files."""
+    _require_one_run(request, "evaluate")
+    with request.open(ignoring="evaluate") as run:
+        if request.reference or request.input != "-":
+            found = _evaluate_files(experiment, request, run)
+        else:
+            session = experiment.open(request.config, run.path / "data")
+            found = experiment.evaluate(session, request.config, run)
+        for name, value in flatten(found).items():
+            if name != "members":
+                print(f"{name}\t{value}")
+
+
+def report(experiment: Experiment, request: Request) -> None:
+    """Draw the figures of a finished run, or of a sweep, and write its page again."""
+    request.require_run()
+    if is_sweep(request.workdir):
+        sweep = open_sweep(experiment, request.workdir)
+        refuse_other(sweep.path, without_settings(sweep.config), without_settings(request.config))
+        return _print_answer(dataclasses.replace(sweep, config=request.config))
+    request = request._replace(config=without_settings(request.config))
+    with request.open() as run:
+        result = run.result()
+        if result is None:
+            raise UserError(f"{run.path}: not finished, nothing to report. Run --mode=train first.")
+        session = experiment.open(request.config, run.path / "data")
+        _write_report(experiment, session, request.config, run, result)
+        print(run.path / "report.html")
+
+
+def translate(experiment: Experiment, request: Request) -> None:
+    """Translate the lines of a file, or of standard input, to a file or to standard output."""
+    _require_one_run(request, "translate")
+    if experiment.translate is None:
+        raise UserError(f"config.experiment={request.config.experiment!r}: has nothing to translate.")
+    for flag, path in (("output", Path(request.output)), ("attention", Path(request.attention))):
+        if not path.parent.is_dir():
+            raise UserError(f"--{flag}={path}: there is no folder {path.parent}.")
+    stored = read_config(request.workdir)
+    if stored is not None:
+        refuse_other(request.workdir, stored, request.config, ignoring="evaluate")
+    run = Run(request.workdir, request.started)  # not locked: a run may be used while others use it
+    session = experiment.open(request.config, run.path / "data")
+    lines = read_lines(request.input)
+    translations = experiment.translate(session, request.config, run, lines, request.attention)
+    output = Path(request.output)
+    if request.output == "-":
+        for line in translations:
+            print(line, flush=True)
+    elif output.exists() and not output.is_file():  # a device or a pipe
+        output.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+    else:
+        write_whole(output, "".join(f"{line}\n" for line in translations))
+
+
+def prepare(experiment: Experiment, request: Request) -> None:
+    """Turn the config's corpus into a prepared data set of TFDS."""
+    if experiment.prepare is None:
+        raise UserError(f"config.experiment={request.config.experiment!r}: has no corpus to prepare.")
+    if request.output == "-":
+        raise UserError("--mode=prepare writes a data set of TFDS: name its folder with --output=FOLDER/NAME.")
+    print(experiment.prepare(request.config, Path(request.output)))
+
+
+def describe(experiment: Experiment, request: Request) -> None:
+    """Parameters, memory and FLOPs of one training step, without data or training."""
+    description = experiment.describe(request.config)
+    print(table_of(description.parameters, request.verbose))
+    spent = cost(description.step, *description.arguments)
+    print(f"\nparameters        {sum(leaf.size for leaf in jax.tree.leaves(description.parameters)):,}")
+    print(f"memory a step     {spent.bytes / 2**20:,.1f} MiB")
+    print(f"FLOPs a step      {spent.flops:,.0f}")
+
+
+def sweep(experiment: Experiment, request: Request) -> None:
+    """Plan what is missing of a sweep, do it with the engine that the config names, and answer."""
+    planned = make_plan(experiment, request)
+    cells = planned.plan.cells
+    settings = planned.config.sweep
+    order = Work(
+        here=functools.partial(work, planned),
+        command=(*request.command, "--mode=work", f"--workdir={planned.path.absolute()}"),
+        cwd=Path.cwd(),
+        logs=planned.path / "logs",
+        cells=len(cells),
+        done=lambda: sum(map(planned.is_done, cells)),
+    )
+    if order.done() < len(cells):
+        ENGINES[settings.engine](order, settings)
+    failed = failures(planned)
+    lines = [f"  {planned.cell(name)}: {line}" for name, line in failed.items()]
+    missing = len(cells) - order.done() - len(failed)
+    if missing:
+        lines.append(f"  {missing} were not reached: the same command goes on with them (logs in {order.logs})")
+    if lines:
+        lines = [f"{len(failed)} of {len(cells)} cells failed, {missing} are missing:", *lines]
+    try:
+        if order.done():
+            _print_answer(planned)
+    except UserError as error:
+        lines = [str(error), *lines]
+    if lines:
+        raise UserError("\n".join(lines))
+
+
+def show_plan(experiment: Experiment, request: Request) -> None:
+    """Print a sweep's groups, what is done, and what the rest will take; write nothing."""
+    with preview(experiment, request) as planned:
+        print(describe_plan(planned))
+
+
+def work_on_sweep(experiment: Experiment, request: Request) -> None:
+    """Do what is missing of a planned sweep; what engines start."""
+    work(open_sweep(experiment, request.workdir))
+
+
+def _print_answer(sweep: Sweep) -> None:
+    page = write_answer(sweep)
+    print((sweep.path / "table.md").read_text(encoding="utf-8"))
+    print(page)
+
+
+def _alone(mode: Callable[[Experiment, Request], None]) -> Callable[[Experiment, Request], None]:
+    """A mode of a run, whose config has nothing to say of sweeps."""
+
+    @functools.wraps(mode)
+    def called(experiment, request):
+        mode(experiment, request._replace(config=without_settings(request.config)))
+
+    return called
+
+
+MODES: dict[str, Callable[[Experiment, Request], None]] = {
+    "train": _alone(train),
+    "evaluate": _alone(evaluate),
+    "report": report,
+    "translate": _alone(translate),
+    "prepare": _alone(prepare),
+    "describe": _alone(describe),
+    "sweep": sweep,
+    "plan": show_plan,
+    "work": work_on_sweep,
+}
+
+
+def _require_one_run(request: Request, mode: str) -> None:
+    """Raise UserError where no run was started, or the folder is a sweep's, which has many."""
+    request.require_run()
+    if not is_sweep(request.workdir):
+        return
+    cells = sorted(path.name for path in (request.workdir / "cells").glob("*") if (path / "result.json").exists())
+    if not cells:
+        raise UserError(f"{request.workdir}: a sweep, none of whose cells is done. Go on with it: --mode=sweep.")
+    named = ", ".join(cells[:SHOWN_CELLS]) + ", …" * (len(cells) > SHOWN_CELLS)
+    raise UserError(
+        f"{request.workdir}: a sweep, and --mode={mode} is of one run: choose one of its {len(cells)} finished cells, "
+        f"{named}: --workdir={request.workdir / 'cells' / cells[0]}"
+    )
+
+
+def _evaluate_files(experiment: Experiment, request: Request, run: Run) -> dict:
+    if experiment.evaluate_files is None:
+        raise UserError(f"config.experiment={request.config.experiment!r}: has no pair of files to measure.")
+    if not request.reference or request.input == "-":
+        raise UserError("--mode=evaluate measures a pair of files: name both, --input=FILE and --reference=FILE.")
+    inputs, references = (list(read_lines(path)) for path in (request.input, request.reference))
+    if len(inputs) != len(references):
+        raise UserError(
+            f"{request.input} has {len(inputs):,} lines and {request.reference} {len(references):,}: "
+            "they must be parallel."
+        )
+    for path, lines in ((request.input, inputs), (request.reference, references)):
+        empty = next((number for number, line in enumerate(lines, start=1) if not line.strip()), 0)
+        if empty:
+            raise UserError(f"{path}:{empty}: an empty sentence cannot be measured.")
+    session = experiment.open(request.config, run.path / "data")
+    return experiment.evaluate_files(session, request.config, run, inputs, references)
+
+
+def _write_report(experiment: Experiment, session: Session, config: ConfigDict, run: Run, result: dict) -> None:
+    tables = experiment.tables(session, config, run, result)
+    figures = experiment.figures(session, config, run, result)
+    title = f"{config.experiment}: {run.path.name}"
+    page = run_page(title, flatten(config), flatten(result), tables, figures, to_json(config))
+    write_whole(run.path / "report.html", page)
+
+
+def _print_result(run: Run) -> None:
+    shown = {name: _show(name, value) for name, value in flatten(run.result() or {}).items()}
+    width = max(map(len, shown))
+    for name, text in shown.items():
+        if text:
+            print(f"{name:<{width}}  {text}")
+    print()
+    for path in (*sorted((run.path / "figures").glob("*.png")), run.path / "report.html", run.path / "result.json"):
+        print(path)
+
+
+def _show(name: str, value: Any) -> str:
+    """Numbers, and intervals as two of them; nothing for anything else."""
+    if isinstance(value, list) and "ci95" in name:
+        return " to ".join(_show("", end) for end in value)
+    return show_number(value) if isinstance(value, (int, float)) else ""

@@ -1,0 +1,32 @@
+"""What an experiment says of a whole sweep, and what it says it from: plain records."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from attention_jax.reports.figures import Figure
+from attention_jax.reports.page import Table
+
+
+class FinishedCell(NamedTuple):
+    """A cell of a sweep that reached its end.
+
+    `result` has, of the `seeds` that are reported, `members`: what was measured of each; `status` tells what diverged.
+    """
+
+    config: ConfigDict
+    path: Path
+    result: dict
+    setting: str  # what the cells that differ in seeds alone are called
+    task: str  # it is compared with settings of the same; "": all are
+    baseline: str  # the setting that others of its task are compared with; "": there is none
+
+
+class Conclusion(NamedTuple):
+    """What an experiment says of a whole sweep, beside the table of its settings."""
+
+    result: dict
+    figures: list[Figure]
+    tables: list[Table]
+    leads: bool = True  # whether it comes before the table of settings; what is of the test split does not

@@ -1,0 +1,262 @@
+"""A sweep's answer: its cells read, its settings compared, and tables, figures and a page written. Nothing is run."""
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attention_jax.errors import UserError
+from attention_jax.evaluation.comparison import Measured, notes, records
+from attention_jax.evaluation.comparison import compare as compare_settings
+from attention_jax.evaluation.statistics import metric_interval
+from attention_jax.reports.conclusion import FinishedCell
+from attention_jax.reports.page import render
+from attention_jax.reports.sweep import (
+    Answer,
+    Curve,
+    Setting,
+    cells_table,
+    figures_of,
+    names_of,
+    names_of_task,
+    table_of,
+    write_tables,
+)
+from attention_jax.runs.config import flatten
+from attention_jax.runs.experiment import finished
+from attention_jax.runs.folder import Run, to_json, write_result, write_whole
+from attention_jax.sweeps.cells import place_of
+from attention_jax.sweeps.folder import Sweep, failures, read_result, require_metrics
+from attention_jax.sweeps.records import records_of, write_cells
+
+ENDS = {"diverged": "diverged", "dropped": "dropped at a rung"}
+COSTS = ("cost.parameters", "cost.flops", "cost.seconds", "cost.step_seconds", "cost.tokens_per_second")
+BY_TEST = "Test figures, for the last word: settings are in the order of {}, and the best is chosen by it."
+CHOSEN = "The first seeds ({}) chose at the rungs which settings go on; they are not reported."
+CHOSE = (
+    "Settings were chosen at rungs by the seeds that are reported: those that went on were lucky there, and their "
+    "intervals cover less than 95%. config.population.halving_seeds sets seeds apart that choose."
+)
+
+
+def write_answer(sweep: Sweep) -> Path:
+    """Read every cell, and write table.md, .csv and .tex, result.json, figures/ and report.html; the page's path.
+
+    Raises UserError where no cell is done, or none has the metric.
+    """
+    answers = compare(sweep)
+    folder = sweep.path / "figures"
+    folder.mkdir(exist_ok=True)
+    tables, figures = [table_of(answer) for answer in answers], figures_of(answers[0], folder)
+    write_tables(tables, sweep.path)
+    result: dict[str, Any] = {"orders": {answer.comparison.metric: records(answer.comparison) for answer in answers}}
+    if sweep.experiment.conclude is not None:
+        found = sweep.experiment.conclude(sweep.config, _ended_cells(sweep), folder)
+        if found.leads:
+            tables, figures = [*found.tables, *tables], [*found.figures, *figures]
+        else:
+            tables, figures = [*tables, *found.tables], [*figures, *found.figures]
+        result = {**found.result, "orders": {**found.result["orders"], **result["orders"]}}
+    status = "finished" if all(map(sweep.is_done, sweep.plan.cells)) else "unfinished"
+    result["cells"] = records_of(sweep)
+    write_result(sweep.path, {**finished(sweep.config, result), **_made_by(sweep), "status": status})
+    write_cells(sweep, result["cells"])
+    tables.append(cells_table(answers[0], {name: sweep.flat[name]["seeds"] for name in sweep.plan.cells}))
+    page = render(f"{sweep.config.experiment}: {sweep.path.name}", tables, figures, to_json(sweep.config))
+    write_whole(sweep.path / "report.html", page)
+    return sweep.path / "report.html"
+
+
+def _made_by(sweep: Sweep) -> dict[str, Any]:
+    """What the cells were made with, every version of it, and by which command the sweep was first answered."""
+    results = [result for name in sweep.plan.cells if (result := read_result(sweep.cell(name)))]
+    found: dict[str, Any] = {}
+    for key in ("code", "device", "versions"):
+        every = {repr(result[key]): result[key] for result in results if key in result}
+        found[key] = next(iter(every.values())) if len(every) == 1 else list(every.values())
+    before = read_result(sweep.path) or {}
+    return found | ({"command": before["command"]} if "command" in before else {})
+
+
+def compare(sweep: Sweep) -> list[Answer]:
+    """Every setting with its mean, interval and tests against the baseline; by validation first, where test was asked.
+
+    Raises UserError where no finished cell has the metric, or it does not compare what was trained.
+    """
+    name = require_metrics(sweep.config, sweep.experiment, [*sweep.flat.values()])
+    if (asked := _answer(sweep, name)) is None:
+        raise UserError(f"{sweep.path}: no finished cell has {name!r}: name another with --config.sweep.metric=….")
+    split, _, measure = name.partition(".")
+    lead = _answer(sweep, f"validation.{measure}") if split == "test" else None
+    if lead is None:
+        return [asked]
+    chosen = asked.comparison._replace(order=lead.comparison.order, best=lead.comparison.best)
+    return [lead, Answer(chosen, asked.settings, (BY_TEST.format(lead.comparison.metric), *asked.notes))]
+
+
+def _answer(sweep: Sweep, name: str) -> Answer | None:
+    """The settings compared by a metric; None where no finished cell has it."""
+    failed, named = failures(sweep), _named(sweep)
+    found = [_setting(sweep, name, one, failed) for one in named]
+    measured, settings = [one for one, _ in found], [setting for _, setting in found]
+    if not any(one.values for one in measured):
+        return None
+    compared = compare_settings(name, measured, [one.baseline for one in named])
+    return Answer(compared, settings, (*_of_rungs(sweep, settings), *notes(compared)))
+
+
+class _Named(NamedTuple):
+    """A setting as a sweep calls it: its cells, its name, its task, and the place of its baseline, if it has one."""
+
+    cells: list[str]
+    name: str
+    task: str
+    baseline: int | None
+
+
+def _named(sweep: Sweep) -> list[_Named]:
+    """The settings in the plan's order. Seeds and what `config.sweep.within` names make none."""
+    every, within = sweep.settings_in(sweep.plan.cells), sweep.config.sweep.within
+    overrides = [sweep.plan.cells[cells[0]].overrides for cells in every]
+    names = names_of([{k: v for k, v in one.items() if k not in ("seeds", *within)} for one in overrides])
+    tasks = [names_of_task({key: sweep.flat[cells[0]].get(key) for key in within}) for cells in every]
+    return [_Named(*one) for one in zip(every, names, tasks, _baselines(sweep, every), strict=True)]
+
+
+def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int | None]:
+    """The place of each setting's baseline, of those that agree with it on `config.sweep.within`; None: it has none."""
+    places = {names[0]: place for place, names in enumerate(every)}
+    found: list[int | None] = [None] * len(every)
+    for names in sweep.agreeing(places):
+        overrides = [_without_seeds(sweep.plan.cells[name].overrides) for name in names]
+        with contextlib.suppress(UserError):  # the plan is refused where no setting at all is the baseline
+            own = places[names[place_of(overrides, sweep.config.sweep.baseline)]]
+            for name in names:
+                found[places[name]] = own
+    return found
+
+
+def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
+    """The cells that finished or diverged, with the seeds that are reported alone."""
+    found, every = [], _named(sweep)
+    for setting in every:
+        choosers = sweep.choosers(setting.cells)
+        for name in setting.cells:
+            result = read_result(sweep.cell(name))
+            if result is None or result["status"] == "dropped":
+                continue
+            members = [pair for pair in _members(result) if pair[0] not in choosers]
+            kept = result | {"seeds": [seed for seed, _ in members], "members": [member for _, member in members]}
+            baseline = "" if setting.baseline is None else every[setting.baseline].name
+            called = (setting.name, setting.task, baseline)
+            found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, *called)] if members else []
+    return found
+
+
+def _members(result: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Each seed of a result with what was measured of it; what all seeds together made is the first's."""
+    if result["status"] in ENDS:
+        return [(seed, result) for seed in result["seeds"]]
+    return list(zip(result["seeds"], result.get("members") or [result], strict=False))
+
+
+def _setting(sweep: Sweep, metric_name: str, named: _Named, failed: Collection[str]) -> tuple[Measured, Setting]:
+    """The cells that differ in seeds alone, together: what was measured of them, and what else a reader is shown."""
+    names = named.cells
+    ended, choosers = [_ended(sweep, name, metric_name, failed) for name in names], sweep.choosers(names)
+    reported = [one for one in ended if one.result and {*one.result["seeds"]} - choosers]
+    values = {seed: value for one in ended for seed, value in one.values.items() if seed not in choosers}
+    lost = sorted({*sweep.seeds_of(names)} - values.keys() - choosers)
+    kept = [_sentence_scores(sweep.cell(one.name), metric_name, one.result) for one in reported]
+    statistics = {seed: rows for rows_of, _ in kept for seed, rows in rows_of.items() if seed in values}
+    lines = [line for one in reported for line in Run(sweep.cell(one.name), 0.0).metrics()]
+    measured = Measured(
+        named.name,
+        named.task,
+        values=values,
+        lost=tuple(lost),
+        statistics=statistics if len(statistics) == len(values) else {},
+        sentences="".join(sorted({of for _, of in kept})),
+    )
+    return measured, Setting(
+        _without_seeds(sweep.plan.cells[names[0]].overrides),
+        _costs([one.result for one in ended if one.result]),
+        [one.end for one in ended if one.end],
+        learning_curve([line for line in lines if line["seed"] not in choosers], metric_name),
+        _attention(sweep.cell(reported[0].name)) if reported else None,
+        tuple(names),
+    )
+
+
+class _Ended(NamedTuple):
+    """How a cell ended: its result where it finished, the metric of every seed, and why any is not counted."""
+
+    name: str
+    result: dict[str, Any] | None
+    values: dict[int, float]
+    end: str
+
+
+def _ended(sweep: Sweep, name: str, metric_name: str, failed: Collection[str]) -> _Ended:
+    result = read_result(sweep.cell(name))
+    if result is None or result["status"] in ENDS:
+        return _Ended(name, None, {}, ENDS[result["status"]] if result else "failed" if name in failed else "missing")
+    found = {seed: flatten(member).get(metric_name) for seed, member in _members(result)}
+    values = {seed: value for seed, value in found.items() if value is not None}
+    return _Ended(name, result, values, "without a value" if len(values) < len(found) else "")
+
+
+def _costs(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The means of what cells cost, of what is known of all of them."""
+    costs = [flatten(result) for result in results]
+    return {key: float(np.mean([c[key] for c in costs])) for key in COSTS if costs and all(c.get(key) for c in costs)}
+
+
+def _without_seeds(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in overrides.items() if key != "seeds"}
+
+
+def _sentence_scores(cell: Path, metric: str, result: Mapping[str, Any] | None) -> tuple[dict[int, np.ndarray], str]:
+    """Each seed's statistics of every sentence, and what tells these sentences from others."""
+    path, split = cell / "scores.npz", metric.partition(".")[0]
+    if result is None or not path.exists():
+        return {}, ""
+    with np.load(path) as found:
+        if metric not in found:
+            return {}, ""
+        return dict(zip(result["seeds"], found[metric], strict=False)), str(found[f"{split}.references"])
+
+
+def learning_curve(lines: Sequence[Mapping[str, Any]], metric: str) -> Curve:
+    """The metric, or the training loss where that is not logged, at the steps at which every seed has it."""
+    logged = metric if any(metric in line for line in lines) else "train.loss"
+    found: dict[int, dict[int, float]] = {}
+    for line in lines:
+        if line.get(logged) is not None:
+            found.setdefault(line["step"], {})[line["seed"]] = line[logged]
+    most = max(map(len, found.values()), default=0)
+    steps = sorted(step for step, values in found.items() if len(values) == most)
+    ends = [metric_interval(logged, [*found[step].values()]) for step in steps]
+    means, lows, highs = (list(column) for column in zip(*ends, strict=True)) if ends else ([], [], [])
+    return Curve(logged, steps, means, lows, highs)
+
+
+def _attention(cell: Path) -> dict[str, Any] | None:
+    path = cell / "scores.npz"
+    if not path.exists():
+        return None
+    with np.load(path) as found:
+        if "attention.0" not in found:
+            return None
+        return {part: found[f"attention.0{part}"] for part in ("", ".source", ".target")}
+
+
+def _of_rungs(sweep: Sweep, settings: Sequence[Setting]) -> list[str]:
+    """Who chose the settings that are left, where rungs did."""
+    population = sweep.config.population
+    if population.halving_seeds:
+        every = {tuple(sorted(sweep.choosers(names))) for names in sweep.settings_in(sweep.plan.cells)}
+        return [CHOSEN.format("; ".join(", ".join(map(str, seeds)) for seeds in sorted(every)))]
+    return [CHOSE] if any(ENDS["dropped"] in setting.ends for setting in settings) else []

@@ -1,0 +1,213 @@
+"""A sweep's folder.
+
+SWEEP/config.json      the config that was asked for, with its sections `sweep` and `population`
+SWEEP/plan.json        every cell, and which share a program
+SWEEP/cells/NAME/      a run's folder each; a cell is done when its result.json is there
+SWEEP/waves/NAME/      the lock and, while it trains, the checkpoints of cells that train together
+SWEEP/data/            corpora, imported once for all cells that share them
+SWEEP/result.json      the settings in order, what the experiment says of all cells together, and a record a cell
+SWEEP/cells.csv        these records, a row a cell and seed: every override, its status, its folder, every metric
+SWEEP/by_setting/      a link to each cell by its setting: score=cosine,seed=1 → ../cells/NAME
+"""
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.evaluation.metrics import require_comparable
+from attention_jax.runs.code import Code, code_of, shown
+from attention_jax.runs.config import nested
+from attention_jax.runs.experiment import Experiment
+from attention_jax.runs.folder import read_config
+from attention_jax.sweeps.cells import VARIANT
+from attention_jax.sweeps.plan import Group, Plan, read_plan
+from attention_jax.sweeps.settings import SECTIONS
+
+_FOLDERS: dict[tuple[Path, str], Path] = {}  # data is identified once a process
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """An open sweep."""
+
+    path: Path
+    experiment: Experiment
+    config: ConfigDict
+    plan: Plan
+    scratch: Path | None = None  # where data are that the folder lacks, while a sweep is only looked at
+
+    def cell(self, name: str) -> Path:
+        """A cell's run folder."""
+        return self.path / "cells" / name
+
+    def is_done(self, name: str) -> bool:
+        """Whether the cell's result is there; one that cannot be read does not count."""
+        return read_result(self.cell(name)) is not None
+
+    def has_ended(self, name: str) -> bool:
+        """Whether the cell is done, or failed."""
+        return self.is_done(name) or (self.cell(name) / "error.txt").exists()
+
+    @functools.cached_property
+    def groups(self) -> dict[str, Group]:
+        """Each cell's group."""
+        return {name: group for group in self.plan.groups for wave in group.waves for name in wave}
+
+    def config_of(self, name: str) -> ConfigDict:
+        """A cell's config."""
+        return nested(self.groups[name].config | self.plan.cells[name].dynamic)
+
+    @functools.cached_property
+    def flat(self) -> dict[str, dict[str, Any]]:
+        """Each cell's config, flat, and its variant where it has one."""
+        cells = self.plan.cells
+        return {
+            name: self.groups[name].config | cells[name].dynamic | variant_of(cells[name].overrides) for name in cells
+        }
+
+    def settings_in(self, names: Iterable[str]) -> list[list[str]]:
+        """The cells that differ in seeds alone, together, in the order of their names."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(without_seeds(self.flat[name]), []).append(name)
+        return list(found.values())
+
+    def seeds_of(self, setting: Sequence[str]) -> list[int]:
+        """A setting's seeds, in rising order."""
+        return sorted(seed for name in setting for seed in self.flat[name]["seeds"])
+
+    def choosers(self, setting: Sequence[str]) -> frozenset[int]:
+        """The seeds of a setting that choose at rungs and so are not reported; none where all do both."""
+        whole = self._whole[without_seeds(self.flat[setting[0]])]
+        return frozenset(self.seeds_of(whole)[: self.config.population.halving_seeds])
+
+    @functools.cached_property
+    def _whole(self) -> dict[str, list[str]]:
+        """Every setting's cells, of whichever program and code."""
+        return {without_seeds(self.flat[names[0]]): names for names in self.settings_in(self.flat)}
+
+    def agreeing(self, names: Iterable[str]) -> list[list[str]]:
+        """Cells in groups that agree on every key of `config.sweep.within`."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(repr([self.flat[name].get(key) for key in self.config.sweep.within]), []).append(name)
+        return list(found.values())
+
+    def data_of(self, group: Group) -> Path:
+        """Where the cells of a group have their data."""
+        return data_folder(
+            self.path, self.scratch, self.experiment, group.config | self.plan.cells[group.waves[0][0]].dynamic
+        )
+
+    def steps(self, group: Group) -> int:
+        """How many steps a member of a group takes; 1 where nothing is trained step by step."""
+        return group.config.get("train.steps", 1)
+
+
+def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[Mapping[str, Any]]) -> str:
+    """The metric that a sweep compares its cells by, flat configs.
+
+    Raises UserError where there is none of that name, or it does not compare the cells that are compared; and so for
+    what ranks them at rungs.
+    """
+    asked, own = config.sweep.metric, experiment.metric(config)
+    used = {"sweep.metric" if asked else "train.best_by": asked or own}
+    if config.population.halving:
+        used["train.best_by"] = config.train.best_by
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for cell in cells:
+        groups.setdefault(repr([cell.get(key) for key in config.sweep.within]), []).append(cell)
+    for key, name in used.items():
+        others = (own, *experiment.compared_by) if key == "sweep.metric" else experiment.compared_by
+        for group in groups.values():
+            require_comparable(name, key, group, others)
+    return asked or own
+
+
+def without_seeds(flat: Mapping[str, Any]) -> str:
+    """What a cell shares with the cells that differ from it in seeds alone."""
+    return repr(sorted(item for item in flat.items() if item[0] not in ("seeds", VARIANT)))
+
+
+def variant_of(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The variant of a config file that a cell is of, where a sweep chooses it."""
+    return {VARIANT: overrides[VARIANT]} if VARIANT in overrides else {}
+
+
+def data_folder(path: Path, scratch: Path | None, experiment: Experiment, flat: Mapping[str, Any]) -> Path:
+    """Where in a sweep a config's data is: a folder for each data, way to read it and vocabulary that is given."""
+    statics = {key: value for key, value in flat.items() if key not in experiment.dynamic}
+    read = sorted(item for item in statics.items() if item[0].startswith("data.") or item[0] == "train.init_from")
+    named = repr(read)
+    if (path, named) not in _FOLDERS:
+        digest = hashlib.sha256(f"{named}{experiment.identify(nested(flat))}".encode()).hexdigest()
+        _FOLDERS[path, named] = path / "data" / digest[:12]
+    found = _FOLDERS[path, named]
+    return found if scratch is None or found.exists() else scratch / found.name
+
+
+def current_code(experiment: Experiment, config: ConfigDict) -> Code:
+    """The code that makes the numbers of an experiment's cells: what its modules import, and what trains cells."""
+    functions = {field.__module__ for field in experiment if inspect.isfunction(field)}
+    places = ("", "experiments.", "attention_jax.experiments.")  # a module, the checkout's, the installed copy
+    named = {place + config.experiment for place in places if place + config.experiment in sys.modules}
+    return code_of(*sorted(functions | named), "attention_jax.sweeps.population")
+
+
+def changed_since(sweep: Sweep) -> str:
+    """Which files of its code say something else than when the sweep was planned; "" where none does."""
+    now = current_code(sweep.experiment, sweep.config)
+    if sweep.plan.code == now.version:
+        return ""
+    if not sweep.plan.files:
+        return f"which files have changed since is not known ({sweep.plan.code} there, {now.version} now)"
+    both = {*sweep.plan.files, *now.files}
+    return f"changed since: {shown(path for path in both if sweep.plan.files.get(path) != now.files.get(path))}"
+
+
+def read_result(cell: Path) -> dict | None:
+    """A cell's result, or None where it is not there or is not whole."""
+    try:
+        return json.loads((cell / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether the folder is a sweep's."""
+    return (path / "plan.json").exists()
+
+
+def open_sweep(experiment: Experiment, path: Path) -> Sweep:
+    """The sweep as it was planned. Raises UserError where there is none."""
+    config, plan = stored_config(path), read_plan(path / "plan.json")
+    if config is None or plan is None:
+        raise UserError(f"{path}: no sweep here. Start one with --mode=sweep --config=….")
+    return Sweep(path, experiment, config, plan)
+
+
+def stored_config(path: Path) -> ConfigDict | None:
+    """The config a run or sweep was started with, or None where there is none.
+
+    How a sweep runs is no part of its cells: what its version could not set there yet has its default.
+    """
+    config = read_config(path)
+    if config is None:
+        return None
+    sections = {name: {**SECTIONS[name], **config[name].to_dict()} for name in SECTIONS if name in config}
+    return ConfigDict({**config.to_dict(), **sections}).lock()
+
+
+def failures(sweep: Sweep) -> dict[str, str]:
+    """The cells that failed, with the last line of what they failed with."""
+    texts = {name: sweep.cell(name) / "error.txt" for name in sweep.plan.cells if not sweep.is_done(name)}
+    return {name: path.read_text().strip().splitlines()[-1] for name, path in texts.items() if path.exists()}

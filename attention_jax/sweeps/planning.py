@@ -1,0 +1,284 @@
+"""Planning a sweep: every cell checked before anything runs, and what shares a program."""
+
+import contextlib
+import dataclasses
+import functools
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.runs.code import Code
+from attention_jax.runs.config import nested
+from attention_jax.runs.experiment import Experiment, Request
+from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
+from attention_jax.runs.machine import free_memory
+from attention_jax.runs.training import hyper_of, tell
+from attention_jax.sweeps.cells import Cell, place_of, resolve
+from attention_jax.sweeps.engines import ENGINES
+from attention_jax.sweeps.folder import (
+    Sweep,
+    changed_since,
+    current_code,
+    data_folder,
+    open_sweep,
+    require_metrics,
+    variant_of,
+    without_seeds,
+)
+from attention_jax.sweeps.matching import matched
+from attention_jax.sweeps.plan import LOOP, VMAP, extend, only, read_plan, require_dynamic
+from attention_jax.sweeps.plan import to_json as plan_to_json
+from attention_jax.sweeps.settings import SECTIONS, without_settings
+from attention_jax.training.cost import cost
+from attention_jax.training.step import train_steps
+
+
+def make_plan(experiment: Experiment, request: Request) -> Sweep:
+    """Resolve and check every cell, and write the plan with those that it did not have yet.
+
+    Without a config, the plan as it is.
+    """
+    if request.space is None:
+        return open_sweep(experiment, request.workdir)
+    path = request.workdir
+    resolved = _resolve(experiment, request, None)
+    with hold(path):
+        sweep = _extended(experiment, request, resolved, None)
+        write_whole(path / "plan.json", plan_to_json(sweep.plan))
+        write_whole(path / "config.json", to_json(sweep.config))
+    return sweep
+
+
+@contextlib.contextmanager
+def preview(experiment: Experiment, request: Request) -> Iterator[Sweep]:
+    """The sweep as it would be planned. Its folder is only read; data that it lacks are in one that goes again."""
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        if request.space is None:
+            yield dataclasses.replace(open_sweep(experiment, request.workdir), scratch=scratch)
+            return
+        yield _extended(experiment, request, _resolve(experiment, request, scratch), scratch)
+
+
+class _Resolved(NamedTuple):
+    cells: list[Cell]
+    code: Code
+
+
+def _resolve(experiment: Experiment, request: Request, scratch: Path | None) -> _Resolved:
+    """Every cell, checked: its values first, before data are read or anything is compiled."""
+    config, path = request.config, request.workdir
+    assert request.space is not None
+    assert request.configure is not None
+    _require_settings(config, experiment)
+    space = request.space()
+
+    def adjust(configs):
+        _check(experiment, configs)
+        if not config.sweep.match:
+            return configs
+        found = _match(experiment, config, space, configs, functools.partial(data_folder, path, scratch, experiment))
+        _check(experiment, found)
+        return found
+
+    code = functools.partial(current_code, experiment, config)
+    cells = resolve(space, request.configure, experiment.identify, lambda: code().version, adjust)
+    place_of([cell.overrides for cell in cells], config.sweep.baseline)
+    _require_answerable(config, experiment, cells)
+    return _Resolved(cells, code())
+
+
+def _check(experiment: Experiment, configs: Sequence[Mapping[str, Any]]) -> None:
+    for flat in {repr({**flat, "seeds": 0}): flat for flat in configs}.values():
+        experiment.check(nested(flat))
+
+
+def _extended(experiment: Experiment, request: Request, resolved: _Resolved, scratch: Path | None) -> Sweep:
+    """The plan in the sweep's folder with the cells that it lacks. Raises UserError where the folder is another's."""
+    config, path, (cells, code) = request.config, request.workdir, resolved
+    stored, plan = read_config(path), read_plan(path / "plan.json")
+    if stored is not None and plan is None:
+        raise UserError(f"{path}: holds a run, not a sweep. Choose another --workdir.")
+    if stored is not None:
+        refuse_other(path, without_settings(stored), without_settings(config))
+    if not any((path / "cells").glob("*")):
+        plan = None  # nothing was begun
+    if plan is not None and plan.code != code.version:
+        sweep = Sweep(path, experiment, config, plan)
+        plan, cells = only(plan, sweep.is_done), _of_other_code(sweep, cells)
+
+    def choose(cell, count):
+        return _how(experiment, config, nested(cell.config), data_folder(path, scratch, experiment, cell.config), count)
+
+    return Sweep(path, experiment, config, extend(plan, cells, code, experiment.dynamic, choose), scratch)
+
+
+def describe_plan(sweep: Sweep) -> str:
+    """A line a group: its settings, how it runs, what is done, and an estimate of the rest from one timed step."""
+    from tabulate import tabulate
+
+    rows, total = [], 0.0
+    for group in sweep.plan.groups:
+        names = [name for wave in group.waves for name in wave]
+        missing = [name for name in names if not sweep.is_done(name)]
+        seconds, size = (
+            _timed_step(sweep.experiment, sweep.config_of(names[0]), sweep.data_of(group)) if missing else (0.0, 0)
+        )
+        seeds = len(sweep.config_of(names[0]).seeds)
+        total += (left := seconds * sweep.steps(group) * seeds * len(missing))
+        statics = {
+            key for name in names for key in sweep.plan.cells[name].overrides if key not in sweep.experiment.dynamic
+        }
+        shown = sweep.plan.cells[names[0]].overrides
+        rows.append(
+            {
+                "group": ", ".join(f"{key}={shown[key]}" for key in sorted(statics)) or "one program",
+                "cells": len(names),
+                "done": len(names) - len(missing),
+                "how": f"{group.how}, {len(group.waves)} waves" if group.how == VMAP else group.how,
+                "memory a member": f"{size / 2**20:,.0f} MiB",
+                "left": f"{left / 60:,.1f} min",
+            }
+        )
+    table = tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
+    return f"{table}\n\n{len(sweep.plan.cells)} cells; about {total / 60:,.1f} minutes of training left, one at a time"
+
+
+def _of_other_code(sweep: Sweep, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells, those that other code has done by their names there. Raises UserError unless that was asked for."""
+    done = sum(map(sweep.is_done, sweep.plan.cells))
+    if not sweep.config.sweep.any_code:
+        raise UserError(
+            f"{sweep.path}: its {len(sweep.plan.cells)} cells, {done} of them done, were made by other code; "
+            f"{changed_since(sweep)}. Choose another --workdir, or keep those that are done and make the others with "
+            "today's code: --config.sweep.any_code=True."
+        )
+    by_config = {name.partition("-")[0]: name for name in sweep.plan.cells if sweep.is_done(name)}
+    return [cell._replace(name=by_config.get(cell.name.partition("-")[0], cell.name)) for cell in cells]
+
+
+def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
+    missing = [name for name in SECTIONS if name not in config]
+    if missing:
+        raise UserError(f"config has no section {missing[0]!r}, which a sweep needs: attention_jax/sweeps/settings.py.")
+    require_dynamic(config.population.dynamic, experiment.dynamic)
+    if config.sweep.workers < 1:
+        raise UserError(f"config.sweep.workers={config.sweep.workers}: needs 1 or more.")
+    choices = (("sweep.engine", ENGINES), ("sweep.match", ("", "flops")), ("population.how", ("auto", LOOP, VMAP)))
+    for key, known in choices:
+        section, _, name = key.partition(".")
+        if config[section][name] not in known:
+            raise UserError(f"config.{key}={config[section][name]!r}: choose one of {', '.join(map(repr, known))}.")
+    if not 0 <= config.population.halving < 1 or bool(config.population.halving) != bool(config.population.rungs):
+        raise UserError(
+            f"config.population: halving={config.population.halving} needs 0 or more and less than 1, and "
+            f"rungs={config.population.rungs} where it is more than 0."
+        )
+    if (config.population.halving_seeds or config.population.across) and not config.population.halving:
+        raise UserError("config.population: halving_seeds and across say how settings are ranked: set halving too.")
+
+
+def _require_answerable(config: ConfigDict, experiment: Experiment, cells: Sequence[Cell]) -> None:
+    """Raise UserError for cells that cannot be compared as was asked, before any of them runs."""
+    flat = [cell.config | variant_of(cell.overrides) for cell in cells]
+    for key in config.sweep.within:
+        if not any(key in one for one in flat):
+            raise UserError(f"config.sweep.within={config.sweep.within}: no cell has a {key!r}.")
+    seeds: dict[str, list[int]] = {}
+    for one in flat:
+        seeds.setdefault(without_seeds(one), []).extend(one["seeds"])
+    for found in seeds.values():
+        if len(set(found)) < len(found):
+            twice = next(seed for seed in found if found.count(seed) > 1)
+            raise UserError(f"sweep: seed {twice} of one setting is in two cells: give every seed one.")
+    fewest, choosing = min(map(len, seeds.values())), config.population.halving_seeds
+    if not 0 <= choosing < max(fewest, 1):
+        raise UserError(
+            f"config.population.halving_seeds={choosing}: needs 0 or more, and less than the {fewest} seeds of a "
+            "setting: the others are reported."
+        )
+    require_metrics(config, experiment, flat)
+
+
+def _match(
+    experiment: Experiment,
+    config: ConfigDict,
+    space: list[dict],
+    configs: list[dict[str, Any]],
+    folder_of: Callable[[Mapping[str, Any]], Path],
+) -> list[dict[str, Any]]:
+    """The cells' configs, all to train for as many FLOPs as the baseline; `folder_of` tells where their data are."""
+    if (count := experiment.flops) is None:
+        raise UserError(f"config.sweep.match: {config.experiment} trains nothing to match.")
+
+    def flops(flat):
+        return count(experiment.open(nested(flat), folder_of(flat)))
+
+    def solve(flat):
+        found = matched(flat, config.sweep.match_by, config.sweep.match_unit, target, flops)
+        return found[config.sweep.match_by]
+
+    target, found = flops(configs[place_of(space, config.sweep.baseline)]), []
+    solved: dict[str, int] = {}
+    for flat in configs:
+        statics = repr(sorted(item for item in flat.items() if item[0] not in experiment.dynamic))
+        solved[statics] = solved[statics] if statics in solved else solve(flat)
+        found.append({**flat, config.sweep.match_by: solved[statics]})
+    return found
+
+
+def _how(experiment: Experiment, config: ConfigDict, cell: ConfigDict, data: Path, count: int) -> tuple[str, int]:
+    """How a new group's cells run, and how many at once."""
+    how, most = config.population.how, config.population.most
+    if how == "auto":
+        how = experiment.on_cpu if jax.default_backend() == "cpu" else VMAP
+    if how == LOOP:
+        return how, 1
+    room = most or _room(experiment, cell, data)
+    if room < count:
+        tell(f"{count} cells share a program: waves of {room}, which is what {'was asked' if most else 'memory takes'}")
+    return how, max(min(room, count), 1)
+
+
+def _room(experiment: Experiment, cell: ConfigDict, data: Path) -> int:
+    """How many cells a device's memory takes side by side, with a fifth of it left free."""
+    program, arguments = _one_call(experiment, cell, data)
+    needed = cost(program, *arguments).bytes * len(cell.seeds)
+    return max(int(0.8 * free_memory() / needed), 1)
+
+
+def _timed_step(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[float, int]:
+    """Seconds of a member's step, once it is compiled, and the bytes that it needs."""
+    program, arguments = _one_call(experiment, cell, data)
+    run = jax.jit(program)
+    jax.block_until_ready(run(*arguments))
+    started = time.perf_counter()
+    jax.block_until_ready(run(*arguments))
+    return time.perf_counter() - started, cost(program, *arguments).bytes
+
+
+def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Callable, tuple]:
+    """A member's first training step on its data; or its program on zeros, where nothing is trained step by step."""
+    together = experiment.together(experiment.open(cell, data), LOOP)
+    if (trainer := together.trainer) is None:
+        description = experiment.describe(cell)
+        return description.step, jax.tree.map(_zeros, description.arguments)
+    task, seed = trainer.task, cell.seeds[0]
+    table, rows = task.call(seed, 0, 1)
+    hyper = hyper_of(cell, seed) | together.traced(cell)
+    del hyper["seed"]
+    state = trainer.create(jax.random.key(seed), None)
+    return functools.partial(train_steps, task.loss, trainer.plan.schedule), (state, table, rows, 1, hyper)
+
+
+def _zeros(leaf):
+    """An array of a shape; a random key is any."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.split(jax.random.key(0), leaf.shape)
+    return jax.numpy.zeros(leaf.shape, leaf.dtype)

@@ -1,0 +1,269 @@
+"""Doing a sweep's work: whatever is missing and no other process does, whichever engine started this one."""
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.evaluation.metrics import metric
+from attention_jax.runs.experiment import Together, finished
+from attention_jax.runs.folder import Busy, Run, hold, to_json, write_result, write_whole
+from attention_jax.runs.interrupt import Interrupted, interruptible
+from attention_jax.runs.training import Bar, tell
+from attention_jax.sweeps.folder import Sweep, changed_since
+from attention_jax.sweeps.plan import Group
+from attention_jax.sweeps.population import Wave, train_wave
+
+
+def work(sweep: Sweep) -> None:
+    """Do what is missing and what no other process does at this moment.
+
+    Groups that no other process works on come first: a group's program is compiled by every process that joins it.
+
+    A cell that fails is put down in its error.txt and stops nothing else. Raises Interrupted where asked to stop, and
+    UserError where the plan is of other code.
+    """
+    if not sweep.config.sweep.any_code and (changed := changed_since(sweep)):
+        raise UserError(
+            f"{sweep.path}: was planned with other code; {changed}. Start it with --mode=sweep --config=…, which says "
+            "what there is to do."
+        )
+    steps = sum(sweep.steps(group) * len(wave) for group, wave in _missing(sweep))
+    population = sweep.config.population
+    with interruptible() as is_interrupted, Bar(steps, 0) as bar:
+        if population.across:
+            for rung in population.rungs:
+                _climb(sweep, rung, bar, is_interrupted)
+        for group in sweep.plan.groups:
+            with contextlib.suppress(Busy), hold(sweep.path / "waves" / group.name):
+                _work_on(sweep, group, None, bar, is_interrupted)
+        for group in sweep.plan.groups:
+            _work_on(sweep, group, None, bar, is_interrupted)
+
+
+def _climb(sweep: Sweep, rung: int, bar: Bar, is_interrupted: Callable[[], bool]) -> None:
+    """Bring every program's cells to a rung, whoever trains them, and rank them all together."""
+    groups = [group for group in sweep.plan.groups if rung < sweep.steps(group)]
+    for wait in (False, True):  # first what nobody does; then, for what others do, until it is done
+        for group in groups:
+            _work_on(sweep, group, rung, bar, is_interrupted, wait)
+    with hold(sweep.path / "waves" / f"rung-{rung}", True, is_interrupted):
+        drop_worst(sweep, [name for group in groups for wave in group.waves for name in wave], rung)
+
+
+def _work_on(
+    sweep: Sweep, group: Group, rung: int | None, bar: Bar, is_interrupted: Callable[[], bool], wait: bool = False
+) -> None:
+    """Every wave of a group that is missing, to a rung or the end: each as it can be claimed.
+
+    Where the settings of a program are ranked by themselves, all its waves go in step.
+    """
+    together: Together | None = None
+    waves, population = dict(enumerate(group.waves)), sweep.config.population
+    in_step = population.halving and not population.across
+    shares = [list(waves)] if in_step else [[index] for index in waves]
+    for share in shares:
+        with contextlib.ExitStack() as stack:
+            try:
+                homes = {index: sweep.path / "waves" / f"{group.name}-{index}" for index in share}
+                for home in homes.values():
+                    stack.enter_context(hold(home, wait, is_interrupted))
+                if all(_is_there(sweep, name, rung) for index in share for name in waves[index]):
+                    continue
+                matmul = group.config["precision.matmul"]
+                stack.enter_context(jax.default_matmul_precision(None if matmul == "default" else matmul))
+                together = together or _together(sweep, group)
+                held = {homes[i]: waves[i] for i in share}
+                if rung is None:
+                    _run(sweep, group, together, held, bar, is_interrupted)
+                else:
+                    _train_all(sweep, together, held, rung, bar, is_interrupted)
+            except Busy:
+                continue
+            except Interrupted:
+                raise
+            except Exception as error:
+                _put_down(sweep, [name for index in share for name in waves[index]], error)
+
+
+def _is_there(sweep: Sweep, name: str, rung: int | None) -> bool:
+    """Whether a cell has come to its end, or with every seed to a rung."""
+    if sweep.is_done(name):
+        return True
+    lines = () if rung is None else Run(sweep.cell(name), 0.0).metrics()
+    return {*sweep.flat[name]["seeds"]} == {line["seed"] for line in lines if line["step"] >= (rung or 0)}
+
+
+def _run(
+    sweep: Sweep,
+    group: Group,
+    together: Together,
+    waves: dict[Path, list[str]],
+    bar: Bar,
+    is_interrupted: Callable[[], bool],
+) -> None:
+    """Train waves to the end, from rung to rung where they are ranked by themselves; finish the cells that reach it."""
+    steps, population = sweep.steps(group), sweep.config.population
+    for rung in () if population.across else population.rungs:
+        if rung < steps:
+            _train_all(sweep, together, waves, rung, bar, is_interrupted)
+            drop_worst(sweep, [name for names in waves.values() for name in names], rung)
+    _train_all(sweep, together, waves, steps, bar, is_interrupted)
+
+
+def _train_all(
+    sweep: Sweep,
+    together: Together,
+    waves: dict[Path, list[str]],
+    until: int,
+    bar: Bar,
+    is_interrupted: Callable[[], bool],
+) -> None:
+    for home, names in waves.items():
+        _train(sweep, together, home, names, until, bar, is_interrupted)
+
+
+def _train(
+    sweep: Sweep,
+    together: Together,
+    home: Path,
+    names: Sequence[str],
+    until: int,
+    bar: Bar,
+    is_interrupted: Callable[[], bool],
+) -> None:
+    """Train a wave's unfinished cells to a step; write the results of those that end there."""
+    missing = [name for name in names if not sweep.is_done(name)]
+    if not missing:
+        return
+    chosen = _members(home, missing)
+    with contextlib.ExitStack() as stack:
+        runs = [stack.enter_context(_open_cell(sweep, name, 1 / len(chosen))) for name in chosen]
+        configs = [sweep.config_of(name) for name in chosen]
+        diverged = train_wave(Wave(configs, runs, home), together, until, bar, is_interrupted)
+        cells = [cell for cell in zip(configs, runs, diverged, strict=True) if cell[1].path.name in missing]
+        for config, run, step in cells:
+            if step is not None:
+                _write_result(run, {**finished(config, {}), "status": "diverged", "step": step})
+        if until == sweep.steps(sweep.groups[names[0]]):
+            _finish(sweep, together, [(config, run) for config, run, step in cells if step is None], bar)
+    if (home / "checkpoints").exists():  # every cell has its own now
+        shutil.rmtree((home / "checkpoints").replace(home / "done"))
+
+
+def _members(home: Path, missing: list[str]) -> list[str]:
+    """The cells that train together: those that the wave's checkpoints are of, or those with something left to do."""
+    path = home / "members.json"
+    shutil.rmtree(home / "done", ignore_errors=True)
+    if any((home / "checkpoints").glob("[0-9]*")) and path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    write_whole(path, json.dumps(missing))
+    return missing
+
+
+def _finish(sweep: Sweep, together: Together, cells: Sequence[tuple[ConfigDict, Run]], bar: Bar) -> None:
+    """Measure trained cells and write their results, each for itself where it was trained."""
+    for batch in [cells] if together.trainer is None else [[cell] for cell in cells]:
+        configs, runs = [config for config, _ in batch], [run for _, run in batch]
+        try:
+            metrics = together.finish(configs, runs) if batch else []
+        except Exception as error:
+            _put_down(sweep, [run.path.name for run in runs], error)
+            continue
+        for config, run, found in zip(configs, runs, metrics, strict=True):
+            _write_result(run, finished(config, found))
+        bar.skip(len(batch) if together.trainer is None else 0)
+
+
+def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
+    """Write results of the settings that end at a rung: the worst share of those that agree on `config.sweep.within`.
+
+    All seeds of a setting end together. Every setting that reached the rung is ranked, whatever became of it since, so
+    that a restart drops the same. Raises UserError where nothing was measured there.
+    """
+    by = sweep.config.train.best_by
+    lines = {name: [x for x in Run(sweep.cell(name), 0.0).metrics() if x["step"] == step and by in x] for name in names}
+    if not any(lines.values()):
+        raise UserError(
+            f"config.population.rungs: {by} is not measured at step {step}: choose multiples of "
+            "config.train.evaluate_every."
+        )
+    if behind := [name for name in names if not (sweep.has_ended(name) or _is_there(sweep, name, step))]:
+        return tell(f"step {step}: {len(behind)} cells have not come so far, and nothing is dropped")
+    worst: set[str] = set()
+    for group in sweep.agreeing(names):
+        ranked = sorted((_height(sweep, setting, lines), setting) for setting in sweep.settings_in(group))
+        dropped = ranked[: int(len(ranked) * sweep.config.population.halving)]
+        worst.update(name for _, setting in dropped for name in setting)
+    if not worst:
+        tell(f"step {step}: too few settings are ranked together to drop one")
+    for name in names:
+        if name in worst and lines[name] and not sweep.is_done(name):
+            with _open_cell(sweep, name) as run:
+                result = finished(sweep.config_of(name), {"step": step, "last": lines[name][-1]})
+                _write_result(run, {**result, "status": "dropped"})
+
+
+def _height(sweep: Sweep, setting: Sequence[str], lines: Mapping[str, list[dict[str, Any]]]) -> float:
+    """A setting's rank at a rung: the mean over the seeds that choose, −∞ where one of them diverged or failed."""
+    by, every = sweep.config.train.best_by, sweep.seeds_of(setting)
+    measured = {line["seed"]: line[by] for name in setting for line in lines[name]}
+    choosing = sweep.choosers(setting) or every
+    heights = [metric(by).height(measured.get(seed)) for seed in choosing]
+    return sum(heights) / len(heights)
+
+
+def _together(sweep: Sweep, group: Group) -> Together:
+    """What a group's cells share; its data is imported by one process, for which others wait."""
+    first = sweep.config_of(group.waves[0][0])
+    with hold(sweep.data_of(group).parent, wait=True):
+        return sweep.experiment.together(sweep.experiment.open(first, sweep.data_of(group)), group.how)
+
+
+@contextlib.contextmanager
+def _open_cell(sweep: Sweep, name: str, share: float = 1.0) -> Iterator[Run]:
+    """A cell's run folder, with its config, and a link to the data that it shares."""
+    path = sweep.cell(name)
+    path.mkdir(parents=True, exist_ok=True)
+    data = sweep.data_of(sweep.groups[name])
+    if data.exists() and not (path / "data").is_symlink():
+        (path / "data").symlink_to(os.path.relpath(data, path))
+    (path / "error.txt").unlink(missing_ok=True)
+    write_whole(path / "config.json", to_json(sweep.config_of(name)))
+    run = Run(path, time.perf_counter(), share=share)
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+def _write_result(run: Run, result: dict) -> None:
+    write_result(run.path, result | {"seconds": round(run.seconds(), 2)})
+
+
+def _put_down(sweep: Sweep, names: Sequence[str], error: Exception) -> None:
+    """Say that cells failed, and why, in each one's folder."""
+    told = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
+    failed = [name for name in names if not sweep.is_done(name)]
+    for name in failed:
+        sweep.cell(name).mkdir(parents=True, exist_ok=True)
+        write_whole(sweep.cell(name) / "error.txt", told.strip() + "\n")
+    tell(f"{', '.join(failed)}: failed: {told.strip().splitlines()[-1]}")
+
+
+def _missing(sweep: Sweep) -> Iterator[tuple[Group, list[str]]]:
+    """The waves with something to do, and what."""
+    for group in sweep.plan.groups:
+        for wave in group.waves:
+            names = [name for name in wave if not sweep.is_done(name)]
+            if names:
+                yield group, names

@@ -1,0 +1,181 @@
+"""What all cells of a sweep over position encodings say together: curves, ranks, orders, and portraits of encodings."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention_jax.evaluation.by_task import (
+    OfSeed,
+    Scores,
+    answer,
+    gather,
+    interval,
+    measured_of,
+    measures_of,
+    tasks_of,
+)
+from attention_jax.evaluation.comparison import ranks, shared_by_all
+from attention_jax.evaluation.extrapolation import area, kendall
+from attention_jax.evaluation.metrics import metric
+from attention_jax.modules.mixers import ATTENTION
+from attention_jax.ops.positions import binary
+from attention_jax.reports.conclusion import Conclusion, FinishedCell
+from attention_jax.reports.extrapolation import (
+    attention_maps,
+    distance_curves,
+    images,
+    length_curves,
+    order_table,
+    panels,
+)
+from attention_jax.reports.figures import Figure, colours
+from attention_jax.reports.page import Table
+
+# Mean reciprocal ranks on algorithmic tasks beyond the trained length, at 107M parameters (Kazemnejad et al. 2023).
+PUBLISHED = {"none": 0.69, "t5": 0.55, "alibi": 0.50, "rotary": 0.33, "sinusoidal": 0.22}
+BEYOND = "from the trained length on"
+
+
+def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) -> Conclusion:
+    """Curves, mean reciprocal ranks and orders over seeds."""
+    done = [cell for cell in cells if cell.result["status"] != "diverged"]
+    lead, *others = done[0].result["curves"]
+    every = [(cell.setting, cell.task, cell.result) for cell in cells]
+    scores = gather(every, lambda member: OfSeed(member["curves"], member["area"][lead]))
+    baseline = cells[0].baseline
+    result = answer(scores, baseline)
+    trained = {cell.config.data.length for cell in cells}
+    beyond = gather(every, lambda member: OfSeed(member["curves"], _beyond(min(trained), member["curves"][lead])))
+    published = _published(config, beyond)
+    tables = [
+        _rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores))),
+        order_table(
+            result["orders"], tasks_of(scores), f"{lead} {BEYOND}, by task", "encoding", f"area of {lead}", baseline
+        ),
+    ]
+    result["orders"]["published"] = published
+    firsts: dict[str, FinishedCell] = {}
+    for cell in done:
+        firsts.setdefault(cell.setting, cell)
+    palette = colours(scores)
+    lines = [_curve_figure(result["curves"], measure, trained, folder, palette) for measure in (lead, *others)]
+    return Conclusion(result, [*lines, *_portraits(firsts, folder, palette)], tables)
+
+
+def name_of(config: ConfigDict) -> str:
+    """The encoding, or what stands in attention's place."""
+    return config.model.positions if config.model.mixer == ATTENTION else config.model.mixer
+
+
+def _beyond(trained: int, curve: Mapping[str, float]) -> float:
+    """The mean height of a curve past the trained length."""
+    lengths = [length for length in curve if int(length) > trained] or list(curve)
+    return area([int(length) for length in lengths], [curve[length] for length in lengths])
+
+
+def _published(config: ConfigDict, scores: Scores) -> dict[str, Any]:
+    """Ranks among the encodings whose ranks were published, beyond the trained length, and how the orders agree.
+
+    That is Kendall's τ, over seeds. Theirs rank whole outputs that are right, which models this small hardly write.
+    """
+    common = [name for name in PUBLISHED if name in scores]
+    if config.data.source != "algorithmic" or len(common) < 3:
+        return {}
+    measured = [one for one in measured_of(scores) if one.setting in common]
+    if not (ours := ranks(measures_of(scores)[0], measured)):
+        return {}
+    theirs = [PUBLISHED[name] for name in common]
+    taus = [kendall(of_seed, theirs) for of_seed in zip(*ours.values(), strict=True)]
+    return {
+        "mrr": {name: {**interval(ours[name], "mrr"), "published": PUBLISHED[name]} for name in common},
+        "kendall_tau": interval(taus, "kendall_tau"),
+    }
+
+
+def _curve_figure(curves: Mapping, measure: str, trained: set[int], folder: Path, palette: Mapping[str, str]) -> Figure:
+    return length_curves(
+        panels(curves, measure),
+        min(trained) if len(trained) == 1 else None,
+        folder / f"extrapolation_{measure}.png",
+        ylabel=measure.replace("_", " "),
+        log_y=not metric(measure).more_is_better,
+        palette=palette,
+    )
+
+
+def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mapping[str, str]) -> list[Figure]:
+    """What the encoding of each setting's first cell looks like once trained, and where it makes attention look."""
+    kept = {name: _load(cell.path / "encoding.npz") for name, cell in firsts.items()}
+    matrices = _beside_binary({name: found["matrix"].T for name, found in kept.items() if "matrix" in found})
+    heads = [
+        (f"{name}, head {head}: {matrix.min() + 0:.2g} to {matrix.max() + 0:.2g}", matrix)
+        for name, found in kept.items()
+        for head, matrix in enumerate(found.get("bias", ())[:4])
+    ]
+    alike = {name: (np.arange(len(f["similarity"])), f["similarity"]) for name, f in kept.items() if "similarity" in f}
+    drawn = []
+    if matrices:
+        drawn.append(
+            images(
+                matrices,
+                folder / "encodings.png",
+                "What is added to the embeddings at each position, once trained.",
+                columns=min(4, len(matrices)),
+                xlabel="position",
+                ylabel="feature",
+                is_signed=True,
+            )
+        )
+    if heads:
+        drawn.append(
+            images(
+                heads,
+                folder / "biases.png",
+                "The bias that each head's scores get, once trained; Shaw's for a query and keys of ones.",
+                columns=4,
+                xlabel="key",
+                ylabel="query",
+                is_signed=True,
+            )
+        )
+    if alike:
+        caption = "How alike positions make two tokens, by their distance, its largest value one."
+        drawn.append(distance_curves(alike, folder / "similarity.png", caption, "similarity", palette))
+    attention = {name: _load(cell.path / "attention.npz") for name, cell in firsts.items()}
+    attending = {name: found for name, found in attention.items() if found}
+    return [*drawn, attention_maps(attending, folder / "attention.png")] if attending else drawn
+
+
+def _beside_binary(matrices: Mapping[str, np.ndarray]) -> list[tuple[str, np.ndarray]]:
+    """The matrices, and beside sinusoids the binary digits whose smooth kin they are."""
+    shown = dict(matrices)
+    if (sines := matrices.get("sinusoidal")) is not None:
+        shown.setdefault("binary", np.asarray(binary(jnp.arange(sines.shape[1]), sines.shape[0])).T)
+    first = [name for name in ("binary", "sinusoidal") if name in shown]
+    return [(name, shown[name]) for name in dict.fromkeys((*first, *shown))]
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as found:
+        return dict(found)
+
+
+def _rank_table(
+    mrr: Mapping[str, dict], published: Mapping[str, dict], lead: str, over: tuple[list[str], list[int]]
+) -> Table:
+    ranked = sorted(mrr.items(), key=lambda item: -item[1]["mean"])
+    columns: tuple[str, ...] = ("encoding", "mean", "from", "to")
+    rows: list[tuple] = [(name, *found.values()) for name, found in ranked]
+    note = f"Over {', '.join(over[0])}, and seeds {', '.join(map(str, over[1]))}, which all encodings have."
+    if published:
+        columns += ("among these", "among these from", "among these to", "published")
+        rows = [(*row, *(published[row[0]].values() if row[0] in published else ("",) * 4)) for row in rows]
+        note += (
+            f" “Among these”: ranks of {lead} beyond the trained length among the encodings that have a published one, "
+            "which is of whole outputs that are right."
+        )
+    return Table(f"Mean reciprocal rank over the tasks, {BEYOND}", columns, rows, note)

@@ -1,0 +1,131 @@
+"""A text as a language model's source: windows of it, measured with ever more context."""
+
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention_jax.data.config import TextConfig
+from attention_jax.data.text_importing import identify_text, load_text, require_usable
+from attention_jax.errors import UserError
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.ops.losses import cross_entropy
+from attention_jax.tasks.language_model.model import Texts, logits_of
+from attention_jax.tasks.language_model.source import Source, lengths_of, require_positive
+from attention_jax.training.state import Variables
+
+TASK = "text"
+STRIDE = 4  # windows begin at every quarter of their length
+TOKENS_AT_ONCE = 4096  # when measured
+
+
+def open_text(config: ConfigDict, folder: Path | None) -> Source:
+    """The text of `data.path` in windows of `data.length`; without a folder nothing is read: only shapes are right.
+
+    Raises UserError where the text is shorter than what is measured.
+    """
+    data = config.data
+    require_usable(_which(data))
+    if data.task != TASK:
+        raise UserError(f"config.data.task={data.task!r}: a text has one task, {TASK!r}.")
+    require_positive(data, "length", "batch", "evaluated", "sampled")
+    contexts = lengths_of(data)
+    if folder is None:
+        nothing = np.zeros(math.lcm(*contexts) + data.length + 2, np.uint16)
+        train, held_out, vocabulary = nothing, nothing, data.vocabulary
+    else:
+        text = load_text(folder, _which(data))
+        train, held_out = (text.splits[name].tokens for name in ("train", "validation"))
+        vocabulary = text.vocabulary
+    needed = (("train", train, data.length + 1), ("held_out", held_out, math.lcm(*contexts) + 2))
+    for name, tokens, least in needed:
+        if len(tokens) < least:
+            raise UserError(
+                f"config.data.path={data.path!r}: its {name} part has {len(tokens):,} tokens, and {least:,} are needed "
+                f"for whole windows of {', '.join(map(str, contexts))}. Give a longer text, or lower "
+                "--config.data.length or factors."
+            )
+    starts = np.arange(0, len(train) - data.length, max(data.length // STRIDE, 1))
+    windows = jnp.asarray(train[starts[:, None] + np.arange(data.length + 1)], jnp.int32)
+
+    def call(seed, step, stop):
+        steps = range(step, min(stop, step + config.train.steps_per_call))
+        drawn = [np.random.default_rng((seed, one)).integers(len(starts), size=data.batch) for one in steps]
+        return {"tokens": windows}, np.stack(drawn)
+
+    return Source(
+        vocabulary=vocabulary,
+        trained=data.length,
+        lengths=contexts,
+        places=contexts[-1],
+        call=call,
+        texts=lambda rows, hyper: Texts(rows["tokens"], *[jnp.ones(rows["tokens"].shape, bool)] * 2),
+        measure=functools.partial(_measure, data, held_out, contexts),
+        example=lambda config, length: jnp.asarray(held_out[None, : length + 1], jnp.int32),
+        steps_per_epoch=config.train.steps,
+    )
+
+
+def identify(data: ConfigDict) -> str:
+    """What tells a text from others. Raises UserError where its file is missing."""
+    return identify_text(_which(data))
+
+
+def _which(data: ConfigDict) -> TextConfig:
+    return TextConfig(
+        source="text",
+        path=data.path,
+        train_path="",
+        validation_path="",
+        test_path="",
+        held_out=data.held_out,
+        held_out_test=0.0,
+        key="text",
+        tokenizer=data.tokenizer,
+        vocabulary=data.vocabulary,
+        seed=data.seed,
+    )
+
+
+def _measure(data: ConfigDict, tokens: np.ndarray, contexts: tuple[int, ...], model: LanguageModel) -> Callable:
+    """Perplexity of held-out tokens with every length of context.
+
+    `perplexity` is of windows side by side, whose first tokens have little context; `perplexity_sliding` is of
+    `data.sampled` tokens drawn alike, each with all of its context: what side by side gains by that alone is not there.
+    """
+    longest = contexts[-1]
+    stretch = math.lcm(*contexts)  # so that windows of every length cover the same tokens
+    whole = max(min(data.evaluated, len(tokens) - 1) // stretch, 1) * stretch
+    last = np.sort(np.random.default_rng(data.seed).integers(longest, len(tokens), data.sampled))
+
+    @functools.partial(jax.jit, static_argnums=3)
+    def total(variables: Variables, windows, is_real, only_last: bool):
+        def of_some(some):
+            window, is_real = some
+            logits = logits_of(model, variables, window[:, :-1])
+            counts = jnp.arange(logits.shape[1]) >= (logits.shape[1] - 1 if only_last else 0)
+            return cross_entropy(logits, window[:, 1:], is_real[:, None] & counts[None]).total
+
+        return jnp.sum(jax.lax.map(of_some, (windows, is_real)))
+
+    def perplexity(variables: Variables, starts: np.ndarray, context: int, only_last: bool) -> float:
+        rows = max(min(TOKENS_AT_ONCE // context, len(starts)), 1)
+        filled = np.concatenate([starts, starts[: -len(starts) % rows]])
+        windows = tokens[filled[:, None] + np.arange(context + 1)].astype(np.int32).reshape(-1, rows, context + 1)
+        is_real = (np.arange(len(filled)) < len(starts)).reshape(-1, rows)
+        count = len(starts) * (1 if only_last else context)
+        return float(np.exp(total(variables, windows, is_real, only_last) / count))
+
+    def measure(variables: Variables, config: ConfigDict):
+        del config
+        return {
+            "perplexity": {str(c): perplexity(variables, np.arange(0, whole, c), c, False) for c in contexts},
+            "perplexity_sliding": {str(c): perplexity(variables, last - c, c, True) for c in contexts},
+        }
+
+    return measure

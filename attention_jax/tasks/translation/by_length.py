@@ -1,0 +1,34 @@
+"""BLEU against the length of the source, of every setting of a sweep (Bahdanau et al. 2015, fig. 2)."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attention_jax.evaluation.by_task import OfSeed, answer, gather, tasks_of
+from attention_jax.reports.conclusion import Conclusion, FinishedCell
+from attention_jax.reports.extrapolation import length_curves, order_table, panels
+
+TASK = "translation"
+
+
+def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) -> Conclusion:
+    """Curves of test BLEU by source length, and the order of settings by test BLEU."""
+    del config
+    cells = [cell for cell in cells if cell.result["status"] == "diverged" or "test" in cell.result["members"][0]]
+    if all(cell.result["status"] == "diverged" for cell in cells):
+        return Conclusion({"orders": {}}, [], [])
+    scores = gather([(cell.setting, cell.task or TASK, cell.result) for cell in cells], _measured)
+    baseline = cells[0].baseline
+    result = answer(scores, baseline)
+    caption = "BLEU by the source's length, means over seeds in their 95% intervals."
+    drawn = panels(result["curves"], "bleu")
+    path = folder / "bleu_by_length.png"
+    figure = length_curves(drawn, None, path, xlabel="words of the source", ylabel="test BLEU", caption=caption)
+    table = order_table(result["orders"], tasks_of(scores), "Test BLEU", "setting", "BLEU", baseline)
+    return Conclusion(result, [figure], [table], leads=False)
+
+
+def _measured(member: Mapping[str, Any]) -> OfSeed:
+    return OfSeed({"bleu": member["test"]["bleu_by_length"]}, member["test"]["bleu"])

@@ -1,0 +1,81 @@
+"""Translating lines of text as they come."""
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention_jax.data.sentences import Sentences
+from attention_jax.errors import UserError
+from attention_jax.tasks.translation.outputs import ATTENTION_WRITERS
+from attention_jax.tasks.translation.translating import Trained, encode, translate, translate_n_best
+
+TRANSLATED_AT_ONCE = 512  # lines
+
+
+def translate_lines(config: ConfigDict, trained: Trained, lines: Iterable[str], attention_file: str) -> Iterator[str]:
+    """The translation of every line, in order; an empty line stays empty.
+
+    With `config.evaluate.n_best` more than 1, so many lines a line, best first: a score, a tab, a translation.
+    `attention_file`, where it is not empty, gets the attention of the first lines: a page (.html) their alignments,
+    an archive (.npz) every layer's and head's weights.
+    """
+    if attention_file and trained.programs.alignment is None:
+        raise UserError(f"--attention: config.model.name={config.model.name!r} has no attention to show.")
+    if attention_file and Path(attention_file).suffix not in ATTENTION_WRITERS:
+        raise UserError(f"--attention={attention_file}: its name must end in {' or '.join(ATTENTION_WRITERS)}.")
+    for block in _blocks(enumerate(lines)):
+        texts = {number: text for number, text in block if text.strip()}
+        sources = encode(trained.corpus.source, texts.values())
+        _require_room_of_lines(trained, [*texts], sources)
+        found = dict(zip(texts, _hypotheses(config, trained, sources, [*texts]), strict=True)) if texts else {}
+        if attention_file and found:
+            best = {number: ids for number, ((_, ids), *_) in found.items()}
+            ATTENTION_WRITERS[Path(attention_file).suffix](trained, texts, sources, best, Path(attention_file))
+            attention_file = ""
+        for number, _ in block:
+            yield from _written(found.get(number, ()), trained.corpus.target.decode, config.evaluate.n_best)
+    if attention_file:
+        print(f"no line to translate: {attention_file} was not written", file=sys.stderr)
+
+
+def _blocks(numbered: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """Lines, so many at once; those before one that cannot be read come before its error."""
+    block = []
+    try:
+        for line in numbered:
+            block.append(line)
+            if len(block) == TRANSLATED_AT_ONCE:
+                yield block
+                block = []
+    except UserError:
+        yield block
+        raise
+    yield block
+
+
+def _hypotheses(
+    config: ConfigDict, trained: Trained, sources: Sentences, numbers: Sequence[int]
+) -> list[list[tuple[float, list[int]]]]:
+    """Scores and ids of each source's translations, best first; of one alone the score is not known."""
+    if config.evaluate.n_best > 1:
+        return translate_n_best(trained, sources, config.evaluate.n_best)
+    return [[(math.nan, ids)] for ids in translate(trained, sources, np.array(numbers))]
+
+
+def _written(
+    hypotheses: Sequence[tuple[float, list[int]]], decode: Callable[[Sequence[int]], str], n_best: int
+) -> list[str]:
+    if n_best == 1:
+        return [decode(ids) for _, ids in hypotheses] or [""]
+    return [f"{score:.4f}\t{decode(ids)}" for score, ids in hypotheses] or ["\t"] * n_best
+
+
+def _require_room_of_lines(trained: Trained, numbers: Sequence[int], sources: Sentences) -> None:
+    room = trained.programs.model.room
+    for number, length in zip(numbers, sources.lengths, strict=True):
+        if room is not None and length > room:
+            raise UserError(f"line {number + 1}: {length} tokens with <eos>, and this model has room for {room}.")

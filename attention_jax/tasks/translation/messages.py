@@ -1,0 +1,31 @@
+"""What a user is told of an import: how much there is, and what was kept out or cut."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def tell_import(meta: Mapping[str, Any]) -> None:
+    """A line of counts, and one for everything that was kept out, repeated, skipped or cut; `meta` is a corpus's."""
+    counts = ", ".join(f"{count:,} {name}" for name, count in meta["pairs"].items())
+    print(f"pairs: {counts}; vocabulary: {meta['vocabulary'][0]:,} and {meta['vocabulary'][1]:,}", file=sys.stderr)
+    tell_skipped(meta)
+    if meta["too_long"]["pairs"]:
+        what = {"truncate": "truncated", "skip": "skipped"}[meta["too_long"]["what"]]
+        of = ", ".join(f"{count:,} {name}" for name, count in meta.get("too_long_by_split", {}).items() if count)
+        told = f"{what} {meta['too_long']['pairs']:,} pairs longer than config.data.max_length"
+        print(f"{told}: {of}" if of else told, file=sys.stderr)
+
+
+def tell_skipped(counts: Mapping[str, Any]) -> None:
+    """What an import kept out, or found more than once; an older one did not count all of it."""
+    if counts.get("left_out"):
+        print(f"left out {counts['left_out']:,} training pairs whose source is in a held-out file", file=sys.stderr)
+    if counts.get("in_both"):
+        print(f"kept {counts['in_both']:,} test pairs whose source is in the validation file too", file=sys.stderr)
+    for name, count in counts.get("repeated", {}).items():
+        if count:
+            print(f"kept {count:,} {name} pairs whose source their file has more than once", file=sys.stderr)
+    if counts["bad_lines"]:
+        first = ", ".join(counts["first_bad_lines"])
+        print(f"skipped {counts['bad_lines']:,} bad lines, first {first}", file=sys.stderr)

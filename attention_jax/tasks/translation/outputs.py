@@ -1,0 +1,126 @@
+"""What translation writes down: its outputs, what tests of them need, and its attention."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention_jax.data.corpus import Split
+from attention_jax.data.sentences import Sentences
+from attention_jax.files import write_whole
+from attention_jax.reports.attention import attention_figure, head_figures
+from attention_jax.reports.figures import Figure
+from attention_jax.reports.page import Table, render
+from attention_jax.tasks.translation.measuring import sentence_scores
+from attention_jax.tasks.translation.translating import Trained, align, attention, translate
+
+SHOWN_TRANSLATIONS = 30
+SHOWN_HEADS = 3  # sentences of which every layer and head is drawn
+KEPT_ATTENTION = 2  # sentences whose attention a sweep lays side by side
+
+
+def write_outputs(config: ConfigDict, folder: Path, trained: Trained, outputs: list[dict[str, list[str]]]) -> None:
+    """The first seed's translations; and what tests of differences need, so that nobody decodes again.
+
+    `outputs` are every seed's translations of each split, and `trained` is the first seed.
+
+    scores.npz has, of every split, `SPLIT.bleu` and `SPLIT.bleu_13a`, [seeds, sentences, 10], with a digest of the
+    sentences, `SPLIT.references`; and the first seed's attention on the first held-out references, `attention.0`, …
+    with their words.
+    """
+    splits = trained.corpus.splits
+    scores: dict[str, Any] = {}
+    for name, hypotheses in outputs[0].items():
+        write_whole(folder / f"predictions.{name}.txt", "".join(f"{text}\n" for text in hypotheses))
+        rows = [sentence_scores(splits[name], seed[name], config) for seed in outputs]
+        scores |= {f"{name}.{measure}": np.stack([row[measure] for row in rows]) for measure in rows[0]}
+        texts = repr([(reference.source, reference.targets) for reference in splits[name].references])
+        scores[f"{name}.references"] = hashlib.sha256(texts.encode()).hexdigest()
+    if trained.programs.alignment is not None and outputs[0]:
+        scores |= _kept_attention(trained, splits[next(iter(outputs[0]))])
+    np.savez_compressed(folder / "scores.npz", **scores)
+
+
+def _kept_attention(trained: Trained, split: Split) -> dict[str, np.ndarray]:
+    places = range(min(KEPT_ATTENTION, len(split.source)))
+    sides = [Sentences.join(side[place] for place in places) for side in (split.source, split.target)]
+    words = [tokenizer.words for tokenizer in (trained.corpus.source, trained.corpus.target)]
+    kept = {f"attention.{place}": matrix for place, matrix in enumerate(align(trained, *sides))}
+    for name, side, read in zip(("source", "target"), sides, words, strict=True):
+        kept |= {f"attention.{place}.{name}": np.array(read(side[place])) for place in places}
+    return kept
+
+
+def _write_attention_page(
+    trained: Trained, texts: dict[int, str], sources: Sentences, found: dict[int, list[int]], path: Path
+) -> None:
+    first = Sentences.join(sources[i] for i in range(min(len(sources), SHOWN_TRANSLATIONS)))
+    outputs = list(found.values())[: len(first)]
+    with tempfile.TemporaryDirectory() as folder:
+        figures = [
+            _draw_attention(trained, first, outputs, Path(folder) / "attention.png"),
+            *_draw_heads(trained, first, outputs, Path(folder)),
+        ]
+        rows = [
+            (text, trained.corpus.target.decode(output)) for text, output in zip(texts.values(), outputs, strict=False)
+        ]
+        table = Table("Translations", ("source", "translation"), rows)
+        write_whole(path, render("Attention", [table], figures, ""))
+
+
+def _write_attention_archive(
+    trained: Trained, texts: dict[int, str], sources: Sentences, found: dict[int, list[int]], path: Path
+) -> None:
+    """{"0.cross": [layers, heads, target, source], …, "0.source": words, "0.target": words}, for line 0."""
+    del texts
+    targets, corpus = Sentences.join(found.values()), trained.corpus
+    arrays: dict[str, Any] = {}
+    for place, (line, kinds) in enumerate(zip(found, attention(trained, sources, targets), strict=True)):
+        arrays |= {f"{line}.{kind}": weights for kind, weights in kinds.items()}
+        arrays |= {f"{line}.source": corpus.source.words(sources[place])}
+        arrays |= {f"{line}.target": corpus.target.words(targets[place])}
+    aside = path.with_name(f"{path.name}.partial.npz")
+    np.savez_compressed(aside, **arrays)
+    os.replace(aside, path)
+
+
+ATTENTION_WRITERS = {".html": _write_attention_page, ".npz": _write_attention_archive}
+
+
+def attention_examples(config: ConfigDict, trained: Trained, path: Path) -> Figure:
+    """Attention on held-out sentences, translated, evenly spread."""
+    splits = trained.corpus.splits
+    split = splits["validation" if "validation" in splits else "train"]
+    places = np.linspace(0, len(split.source) - 1, config.evaluate.examples).astype(int)
+    sources = Sentences.join(split.source[place] for place in places)
+    return _draw_attention(trained, sources, translate(trained, sources), path)
+
+
+def _draw_attention(trained: Trained, sources: Sentences, outputs: Sequence[Sequence[int]], path: Path) -> Figure:
+    """Each translation beside the source words that its words looked at."""
+    targets, corpus = Sentences.join(outputs), trained.corpus
+    return attention_figure(
+        align(trained, sources, targets),
+        [corpus.source.words(sources[i]) for i in range(len(sources))],
+        [corpus.target.words(targets[i]) for i in range(len(targets))],
+        path,
+    )
+
+
+def _draw_heads(trained: Trained, sources: Sentences, outputs: Sequence[Sequence[int]], folder: Path) -> list[Figure]:
+    """Every layer's and head's map of the first sentences, where a sentence has more than one map."""
+    places, corpus = range(min(len(sources), SHOWN_HEADS)), trained.corpus
+    first = [Sentences.join(side[place] for place in places) for side in (sources, outputs)]
+    drawn: list[Figure] = []
+    for place, kinds in zip(places, attention(trained, *first), strict=True):
+        if sum(maps.shape[0] * maps.shape[1] for maps in kinds.values()) > 1:
+            words = corpus.source.words(sources[place]), corpus.target.words(outputs[place])
+            inside = folder / str(place)
+            inside.mkdir()
+            drawn += head_figures(kinds, *words, inside, f"Sentence {place + 1}")
+    return drawn

@@ -1,0 +1,135 @@
+"""A translation model's compiled programs: its loss, its translations as `config.evaluate` says, its attention."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from attention_jax.data.tokenizers import BOS, EOS, PAD
+from attention_jax.decoding.beam import beam_search
+from attention_jax.decoding.ensemble import join_caches, join_steps, mean_log_probs
+from attention_jax.decoding.greedy import greedy
+from attention_jax.decoding.sampling import sample
+from attention_jax.errors import UserError
+from attention_jax.ops.losses import cross_entropy
+from attention_jax.tasks.translation.model import lengths_of, shifted
+from attention_jax.training.state import Variables
+
+Members = tuple[Variables, ...]  # what translates together: one model, or several whose probabilities are averaged
+ENDS = {"bos": BOS, "eos": EOS, "pad": PAD}
+
+
+class Translator(NamedTuple):
+    """A model with its compiled programs."""
+
+    model: nn.Module
+    loss: Any  # (members, batch) → Sums of every row, without dropout or smoothing
+    translate: Any  # (members, batch) → the ids of one translation each
+    n_best: Any  # (members, batch) → Hypotheses, as many as beams
+    alignment: Any  # (members, batch) → weights [B, T, S] of `config.evaluate.alignment_layer`; None without attention
+    weights: Any  # (members, batch) → those of every layer and head, by kind: [B, layers, heads, Q, K]
+
+
+def translator(model: nn.Module, config: ConfigDict) -> Translator:
+    """The model's programs: loss, translation as `config.evaluate` says, and attention, teacher forced.
+
+    The alignment is the mean over the heads of one decoder layer. A translation has up to `config.data.max_length`
+    words, or as many as a longer source.
+    """
+    alignment_layer = config.evaluate.alignment_layer
+
+    def decode(search, members, batch):
+        source = batch["source"]
+        lengths, longest = lengths_of(source), max(config.data.max_length, source.shape[-1])
+        memories = [model.apply(variables, source, lengths, method="encode") for variables in members]
+        caches: Any = [
+            model.apply(variables, memory, longest, method="init_cache")
+            for variables, memory in zip(members, memories, strict=True)
+        ]
+        steps: Any = [functools.partial(model.apply, variables, method="step") for variables in members]
+        return search(join_steps(steps), join_caches(caches), lengths == 0, longest, batch["place"])
+
+    def weights(members, batch):
+        arguments = (batch["source"], lengths_of(batch["source"]), shifted(batch["target"]))
+        found: list[Any] = [model.apply(variables, *arguments, method="attention") for variables in members]
+        return jax.tree.map(lambda *kinds: sum(kinds) / len(kinds), *found)
+
+    def alignment(members, batch):
+        return jnp.mean(weights(members, batch)["cross"][:, alignment_layer], axis=1)
+
+    def evaluation_loss(members, batch):
+        source, target = batch["source"], batch["target"]
+        found: list[Any] = [model.apply(v, source, lengths_of(source), shifted(target)) for v in members]
+        return jax.vmap(cross_entropy)(mean_log_probs(found), target, target != PAD)
+
+    layers = _attending_layers(model)
+    if layers and not -layers <= alignment_layer < layers:
+        raise UserError(f"config.evaluate.alignment_layer={alignment_layer}: the decoder has {layers}.")
+    return Translator(
+        model,
+        loss=jax.jit(evaluation_loss),
+        translate=jax.jit(functools.partial(decode, _search(config))),
+        n_best=jax.jit(functools.partial(decode, _beam_search(config))),
+        alignment=jax.jit(alignment) if layers else None,
+        weights=jax.jit(weights),
+    )
+
+
+def _search(config: ConfigDict) -> Callable:
+    """How `config.evaluate` finds a translation: (step, cache, is_empty, max_length, places) → tokens."""
+    asked = config.evaluate
+    if not 1 <= asked.n_best <= asked.beams:
+        raise UserError(
+            f"config.evaluate: beams={asked.beams} and n_best={asked.n_best} need 1 or more, and n_best at most beams."
+        )
+    if asked.temperature < 0 or asked.top_k < 0 or not 0 < asked.top_p <= 1:
+        raise UserError(
+            f"config.evaluate: temperature={asked.temperature} and top_k={asked.top_k} need 0 or more, and "
+            f"top_p={asked.top_p} more than 0 and at most 1."
+        )
+    if asked.temperature and asked.beams > 1:
+        raise UserError("config.evaluate: temperature draws words and beams search for them: choose one of the two.")
+    if not asked.temperature and (asked.top_k or asked.top_p < 1):
+        raise UserError(
+            f"config.evaluate: top_k={asked.top_k} and top_p={asked.top_p} are of words that are drawn: "
+            "set temperature to more than 0."
+        )
+    find_best = _beam_search(config)
+
+    def draw(step, cache, is_empty, longest, places):
+        key = jax.random.key(asked.seed)  # made here: what is made outside may be another trace's
+        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(places)
+        kept = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p}
+        return sample(step, cache, is_empty, longest, keys, **kept, **ENDS)
+
+    def search(*arguments):
+        return find_best(*arguments).tokens[:, 0]
+
+    def take_likeliest(step, cache, is_empty, longest, places):
+        del places
+        return greedy(step, cache, is_empty, longest, **ENDS)
+
+    return draw if asked.temperature else search if asked.beams > 1 else take_likeliest
+
+
+def _beam_search(config: ConfigDict) -> Callable:
+    beams, length_penalty = config.evaluate.beams, config.evaluate.length_penalty
+
+    def search(step, cache, is_empty, longest, places):
+        del places
+        return beam_search(step, cache, is_empty, longest, beams=beams, length_penalty=length_penalty, **ENDS)
+
+    return search
+
+
+def _attending_layers(model: nn.Module) -> int:
+    """How many decoder layers attend to the source."""
+    tokens, lengths = jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32)
+    found: Any = jax.eval_shape(
+        lambda key: model.init_with_output(key, tokens, lengths, tokens, method="attention")[0], jax.random.key(0)
+    )
+    return found["cross"].shape[1] if "cross" in found else 0

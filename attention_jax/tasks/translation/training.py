@@ -1,0 +1,61 @@
+"""Translation as the training loop needs it: batches of pairs, the loss, and what is measured on the way."""
+
+from typing import Any
+
+import flax.traverse_util
+import jax
+import numpy as np
+
+from attention_jax.data.batching import Batches, gather_on_host, split_buckets
+from attention_jax.errors import UserError
+from attention_jax.tasks.translation.measuring import measure_split, training_nll
+from attention_jax.tasks.translation.model import training_loss
+from attention_jax.tasks.translation.session import Session
+from attention_jax.tasks.translation.translating import Trained
+from attention_jax.training.loop import Task
+
+BEST_BY = ("validation.bleu", "validation.loss", "train.nll", "train.loss")
+
+
+def task_of(session: Session) -> Task:
+    """What the training loop needs; a batch is gathered by row inside the compiled step."""
+    _require_best_by(session)
+    data, steps_per_call = session.data, session.config.train.steps_per_call
+    buckets = split_buckets(session.corpus.splits["train"], data.batch_tokens)
+    tables = (
+        jax.device_put([bucket.rows(np.arange(len(bucket.places))) for bucket in buckets]) if data.on_device else []
+    )
+    batches = Batches(buckets, steps_per_call)
+
+    def call(seed, step, stop):
+        chosen = batches.call(seed, step, stop)
+        if data.on_device:
+            return tables[chosen.bucket], chosen.rows
+        return gather_on_host(buckets[chosen.bucket], chosen.rows, steps_per_call)
+
+    return Task(
+        init=session.init,
+        loss=training_loss(session.programs.model),
+        call=call,
+        steps_per_epoch=batches.steps_per_epoch,
+        evaluate=lambda variables: measure_so_far(session, variables),
+        is_table_shared=data.on_device,
+        vocabulary=session.corpus.vocabulary,
+    )
+
+
+def measure_so_far(session: Session, variables: Any) -> dict[str, float]:
+    """What is measured while training goes on, by its whole name: of the training pairs, and of validation."""
+    trained = Trained(session.programs, (variables,), session.corpus, session.data)
+    found: dict[str, dict] = {"train": {"nll": training_nll(trained)}}
+    if "validation" in session.corpus.splits:
+        found["validation"] = measure_split(trained, session.corpus.splits["validation"], session.config).numbers
+    flat = flax.traverse_util.flatten_dict(found, sep=".")
+    return {name: value for name, value in flat.items() if isinstance(value, (int, float))}
+
+
+def _require_best_by(session: Session) -> None:
+    splits, best_by = session.corpus.splits, session.config.train.best_by
+    choices = [name for name in BEST_BY if name.partition(".")[0] in splits]
+    if best_by not in choices:
+        raise UserError(f"config.train.best_by={best_by!r}: choose one of {', '.join(choices)}.")

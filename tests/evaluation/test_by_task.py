@@ -1,0 +1,68 @@
+"""What cells say together: by setting, task and seed."""
+
+import numpy as np
+import pytest
+
+from attention_jax.evaluation import comparison
+from attention_jax.evaluation.by_task import OfSeed, answer, gather, measured_of, measures_of
+
+HEIGHTS = {("none", "copy"): (0.2, 0.4, 0.3), ("alibi", "copy"): (0.7, 0.8, 0.9), ("none", "sort"): (1.0, 0.9, 0.8)}
+
+
+def cell(setting, task, seed, value, status="finished"):
+    return setting, task, {"seeds": [seed], "status": status, "members": [{"value": value}]}
+
+
+def cells():
+    return [cell(*of, seed, value) for of, values in HEIGHTS.items() for seed, value in enumerate(values)]
+
+
+def gathered(found, measure="token_accuracy"):
+    return gather(found, lambda member: OfSeed({measure: {"16": member["value"], "32": 0.0}}, member["value"]))
+
+
+def ranks(scores):
+    return comparison.ranks(measures_of(scores)[0], measured_of(scores))
+
+
+def scores():
+    return gathered(cells())
+
+
+def test_settings_are_compared_within_their_task():
+    found = {("none", "16"): 0.9, ("none", "32"): 0.1, ("alibi", "16"): 0.5, ("alibi", "32"): 0.6}
+    orders = answer(gathered([cell(*of, 0, value) for of, value in found.items()]), "none")["orders"]
+    assert {task: [row["setting"] for row in orders[task]] for task in ("16", "32")} == {
+        "16": ["none", "alibi"],
+        "32": ["alibi", "none"],
+    }
+
+
+def test_differences_are_paired_by_seed_and_the_best_comes_first():
+    order = answer(scores(), "none")["orders"]["copy"]
+    assert [row["setting"] for row in order] == ["alibi", "none"]
+    assert order[0]["difference"]["mean"] == pytest.approx(0.5)
+    half = 4.302653 * np.std([0.5, 0.4, 0.6], ddof=1) / np.sqrt(3)
+    assert order[0]["difference"]["high"] == pytest.approx(0.5 + half)
+    assert "difference" not in order[1]
+
+
+def test_a_seed_that_diverged_ranks_last_and_so_does_its_setting():
+    lost = gathered([*cells()[:5], cell("alibi", "copy", 2, None, "diverged")])
+    np.testing.assert_allclose(ranks(lost)["alibi"], [1, 1, 0.5])
+    assert [row["setting"] for row in answer(lost, "none")["orders"]["copy"]] == ["none", "alibi"]
+    assert answer(lost, "none")["orders"]["copy"][1]["lost"] == 1
+
+
+def test_ranks_are_over_the_tasks_that_all_settings_have():
+    assert comparison.shared_by_all(measured_of(scores())) == (["copy"], [0, 1, 2])
+    np.testing.assert_allclose(ranks(scores())["alibi"], [1, 1, 1])
+    of_loss = gathered(cells(), measure="perplexity")  # of which less is better
+    np.testing.assert_allclose(ranks(of_loss)["alibi"], [0.5, 0.5, 0.5])
+
+
+def test_curves_have_every_length_with_its_interval():
+    curve = answer(scores(), "")["curves"]["alibi"]["copy"]
+    assert curve["length"] == [16, 32]
+    assert curve["mean"] == pytest.approx([0.8, 0.0])
+    assert curve["low"][0] < 0.8 < curve["high"][0]

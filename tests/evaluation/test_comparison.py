@@ -1,0 +1,125 @@
+"""The engine: what it finds, and how often what it says is so."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attention_jax.evaluation.bleu import bleu_of_statistics, bleu_statistics
+from attention_jax.evaluation.comparison import Interval, Measured, compare, notes, places_of, ranks, records
+from attention_jax.evaluation.significance import paired_t, sign_flip
+
+DRAWS = 2000
+
+
+def measured(setting, values, task="", lost=()):
+    return Measured(setting, task, dict(enumerate(values)), lost)
+
+
+def test_a_difference_is_paired_by_seed_with_students_interval_and_its_p_values(random):
+    ours, theirs = random.normal(size=(2, 6))
+    found = compare("validation.loss", [measured("a", theirs), measured("b", [*ours, 9.0])], (0, 0))
+    difference, paired = found.rows[1].difference, ours - theirs
+    expected = stats.t.interval(0.95, 5, paired.mean(), stats.sem(paired))
+    np.testing.assert_allclose(difference, [paired.mean(), *expected])
+    assert found.rows[1].p_seeds == paired_t(ours, theirs)
+    assert found.rows[1].p_flips == sign_flip(ours, theirs)
+    assert found.rows[0].difference is None
+
+
+def test_an_interval_of_a_difference_is_without_zero_exactly_where_the_t_test_finds_it(random):
+    for shift in random.normal(size=50):
+        pair = [measured("a", random.normal(size=4)), measured("b", random.normal(shift, size=4))]
+        row = compare("area.token_accuracy", pair, (0, 0)).rows[1]
+        assert (row.difference.low > 0 or row.difference.high < 0) == (row.p_seeds < 0.05)
+
+
+def test_an_interval_of_a_difference_covers_it_as_often_as_it_says(random):
+    def covers():
+        level = random.normal(size=4)  # what a seed does to both
+        sides = [measured(str(shift), level + random.normal(shift, 0.1, size=4)) for shift in (0.0, 1.0)]
+        low, high = compare("validation.loss", sides, (0, 0)).rows[1].difference[1:]
+        return low < 1.0 < high
+
+    assert np.mean([covers() for _ in range(DRAWS)]) == pytest.approx(0.95, abs=0.015)
+
+
+WORDS = np.array(["the", "a", "man", "dog", "runs", "sleeps", "in", "park", ".", "big"])
+
+
+def translated(random, references, rate):
+    texts = [
+        " ".join(random.choice(WORDS) if random.random() < rate else word for word in text.split())
+        for text in references
+    ]
+    return bleu_statistics(texts, [[text] for text in references])
+
+
+def of_sentences(setting, statistics):
+    values = {seed: float(bleu_of_statistics(rows.sum(0))) for seed, rows in enumerate(statistics)}
+    return Measured(setting, values=values, statistics=dict(enumerate(statistics)), sentences="these")
+
+
+def test_a_difference_of_bleu_has_an_interval_over_seeds_and_sentences_and_one_seed_over_sentences_alone(random):
+    references = [" ".join(random.choice(WORDS, size=12)) for _ in range(80)]
+    worse, better = ([translated(random, references, rate) for _ in range(3)] for rate in (0.4, 0.2))
+    found = compare("test.bleu", [of_sentences("worse", worse), of_sentences("better", better)], (0, 0))
+    over_both, values = found.rows[1].difference, [list(row.measured.values.values()) for row in found.rows]
+    over_seeds = compare("test.bleu", [measured("worse", values[0]), measured("better", values[1])], (0, 0)).rows[1]
+    assert over_both.mean == pytest.approx(over_seeds.difference.mean)
+    assert 0 < over_both.low < over_seeds.difference.low  # sentences make it wider
+    assert found.rows[1].p_sentences < 0.05
+    assert found.rows[1].p_adjusted == found.rows[1].p_sentences
+    one = compare("test.bleu", [of_sentences("worse", worse[:1]), of_sentences("better", better[:1])], (0, 0)).rows[1]
+    assert one.p_seeds is None
+    assert one.difference.low < one.difference.mean < one.difference.high
+
+
+def test_sentences_are_compared_with_the_same_ones_alone(random):
+    references = [" ".join(random.choice(WORDS, size=12)) for _ in range(20)]
+    sides = [of_sentences(name, [translated(random, references, 0.3)] * 2) for name in "ab"]
+    row = compare("test.bleu", [sides[0], sides[1]._replace(sentences="others")], (0, 0)).rows[1]
+    assert row.p_sentences is None
+    assert row.p_adjusted == row.p_seeds
+
+
+def test_the_best_are_those_that_tie_and_lost_no_seed_in_each_task():
+    found = compare(
+        "test.bleu",
+        [
+            measured("a", [30.0, 32.0], "one"),
+            measured("b", [32.0, 30.0], "one"),
+            measured("c", [90.0], "one", lost=(1,)),
+            measured("d", [], "one", lost=(0, 1)),
+            measured("a", [1.0, 1.0], "two"),
+            measured("b", [2.0, 2.0], "two"),
+        ],
+        places := (0, 0, 0, 0, 4, 4),
+    )
+    assert found.best == {0, 1, 5}
+    assert found.order == (0, 1, 2, 3, 5, 4)
+    assert found.baselines == places
+    assert [row.value is None for row in found.rows] == [False, False, False, True, False, False]
+
+
+def test_one_value_has_no_interval_and_one_pair_a_difference_alone():
+    found = compare("test.bleu", [measured("a", [30.0]), measured("b", [31.0])], (0, 0))
+    assert found.rows[1].value == Interval(31.0)
+    assert found.rows[1].difference == Interval(1.0)
+    assert records(found)[0] == {"setting": "b", "seeds": 1, "mean": 31.0, "difference": {"mean": 1.0}}
+    assert notes(found) == ["One seed: no interval over seeds, and no test over them."]
+
+
+def test_a_baseline_by_name_is_that_of_the_same_task_where_it_is_there():
+    rows = [measured("b", [1.0], "one"), measured("a", [1.0], "one"), measured("b", [1.0], "two")]
+    assert places_of(rows, "a") == [1, 1, None]
+    assert places_of(rows, "") == [None] * 3
+
+
+def test_settings_that_tie_share_their_rank_and_a_lost_seed_is_last():
+    rows = [
+        measured("a", [3.0, 3.0]),
+        measured("b", [3.0, 1.0]),
+        measured("c", [1.0], lost=(1,)),
+    ]
+    found = ranks("test.bleu", rows)
+    np.testing.assert_allclose([found[name] for name in "abc"], [[1 / 1.5, 1], [1 / 1.5, 1 / 2], [1 / 3, 1 / 3]])

@@ -1,0 +1,28 @@
+"""Where a config file is found."""
+
+import pytest
+
+from attention_jax.errors import UserError
+from attention_jax.launcher import config_files
+
+
+def test_a_file_of_the_working_folder_goes_before_the_checkouts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ours = config_files.find("configs/nmt.py")
+    assert config_files.config(ours, "seq2seq,embedded").model.name == "seq2seq"
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "nmt.py").write_text("def get_config():\n    return 3\n")
+    assert config_files.find("configs/nmt.py") == "configs/nmt.py" != ours
+    assert config_files.config("configs/nmt.py") == 3
+
+
+@pytest.mark.parametrize("file", ["configs/absent.py", "configs", "configs/nmt", "nmt.txt"])
+def test_what_is_no_config_file_is_refused_with_those_there_are(file):
+    with pytest.raises(UserError, match=f"{file}: no such config; there are configs/kernel_regression.py, "):
+        config_files.find(file)
+
+
+def test_a_config_that_builds_on_another_takes_the_file_beside_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = config_files.config(config_files.find("configs/sequence_layers.py"), "translation")
+    assert config.model.name == "transformer"

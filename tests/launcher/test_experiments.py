@@ -1,0 +1,68 @@
+"""What `config.experiment` names: a file of an `experiments` package, or a module of the user's."""
+
+import importlib
+import sys
+
+import pytest
+
+from attention_jax.errors import UserError
+from attention_jax.launcher import experiments
+from attention_jax.runs.experiment import Experiment
+
+OWN = """
+from attention_jax.runs.experiment import Experiment
+
+EXPERIMENT = Experiment(*[None] * {needed})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A user's package `mylab`, on the path, and forgotten after the test."""
+    (tmp_path / "mylab").mkdir()
+    needed = len(Experiment._fields) - len(Experiment._field_defaults)
+    files = {
+        "study": OWN.format(needed=needed),
+        "empty": "",
+        "other": "EXPERIMENT = {}",
+        "broken": "import not_there",
+    }
+    for name, text in files.items():
+        (tmp_path / "mylab" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", ["nmt", "kernel_regression"])
+def test_a_name_is_a_file_of_the_experiments(name):
+    assert experiments.load(name) is importlib.import_module(f"experiments.{name}").EXPERIMENT
+    assert not [known for known in experiments.names() if known.startswith("_")]
+
+
+def test_a_name_with_a_dot_is_a_module_of_the_users(folder):
+    assert isinstance(experiments.load("mylab.study"), Experiment)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nmtt", r"config.experiment='nmtt': choose one of .*kernel_regression, nmt.*or name a module of yours"),
+        ("_common", "choose one of"),
+        ("", "choose one of"),
+        ("mylab.absent", r"config.experiment='mylab.absent': no module 'mylab.absent' in the working folder"),
+        ("absent.study", r"no module 'absent' in the working folder"),
+        ("mylab.empty", r"mylab/empty.py defines no EXPERIMENT"),
+        ("mylab.other", r"EXPERIMENT in .*mylab/other.py is a dict; it must be an attention_jax.runs.experiment"),
+    ],
+)
+def test_what_is_no_experiment_is_refused_in_one_line(folder, name, message):
+    with pytest.raises(UserError, match=message) as refused:
+        experiments.load(name)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_a_module_itself_lacks_is_not_hidden(folder):
+    with pytest.raises(ModuleNotFoundError, match="not_there"):
+        experiments.load("mylab.broken")

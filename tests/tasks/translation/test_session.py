@@ -1,0 +1,47 @@
+"""A session's cost is that of its steps, and what it makes outlives whoever asked first."""
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attention_jax.data.batching import Batches, split_buckets
+from attention_jax.ops.dropout import Dropout
+from attention_jax.tasks.translation.model import init, loss
+from attention_jax.tasks.translation.session import Session
+from attention_jax.training.cost import flops
+from configs.nmt import get_config
+
+
+def test_the_cost_of_a_run_is_that_of_its_steps_one_by_one(tmp_path):
+    config = get_config("bahdanau,embedded")
+    config.model.kwargs.update(embedding=8, hidden=8)
+    session = Session(config, tmp_path / "data")
+    buckets = split_buckets(session.corpus.splits["train"], config.data.batch_tokens)
+    batches = Batches(buckets, 1)
+    config.train.steps = 2 * batches.steps_per_epoch
+    steps = collections.Counter(batches.call(0, step, step + 1).bucket for step in range(config.train.steps))
+    spent = sum(count * step_flops(session.programs.model, buckets[place]) for place, count in steps.items())
+    assert session.cost["flops"] == pytest.approx(spent, rel=1e-9)
+
+
+def test_what_a_session_makes_is_no_part_of_a_trace_that_first_asks_for_it(tmp_path):
+    config = get_config("bahdanau,embedded")
+    config.model.kwargs.update(embedding=8, hidden=8)
+    config.evaluate.temperature = 1.5  # draws with a key that the programs hold
+    session = Session(config, tmp_path / "data")
+    variables = jax.jit(session.init)(jax.random.key(0))
+    words = jnp.array([[4, 5, 2, 0]])
+    tokens = session.programs.translate((variables,), {"source": words, "place": jnp.arange(1)})
+    assert tokens.shape[0] == 1
+
+
+def step_flops(model, bucket):
+    variables = init(model, jax.random.key(0))
+    batch = dict.fromkeys(("source", "target"), jnp.zeros((bucket.batch_size, bucket.length), jnp.int32))
+
+    def of_params(params):
+        return loss(model, variables | {"params": params}, batch, Dropout(jax.random.key(1), 0.1), 0.1)[0].total
+
+    return flops(jax.grad(of_params), variables["params"])
