@@ -53,7 +53,7 @@ def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
         for last, variables in zip(logged, every, strict=True)
     ]
     write_portraits(session, config, run.path, every[0])
-    return over_seeds(found) | {"cost": session.cost | pace(run, config)}
+    return over_seeds(found) | {"backend": session.model.backend, "cost": session.cost | pace(run, config)}
 
 
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:

@@ -5,7 +5,7 @@ backend cannot do it refuses by name; none is ever put in another's place.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
@@ -67,12 +67,13 @@ def require(name: str, attention: Attention) -> None:
         raise ValueError(f"backend={name!r}: {reason}; backend='reference' can.")
 
 
-def choose(name: str, attention: Attention, length: int) -> str:
-    """The backend itself, or for "auto" the one for texts of up to `length` tokens: `chunked` where they are long.
+def choose(name: str, asked: Sequence[Attention], length: int) -> str:
+    """The backend itself; for "auto" `chunked` where it can do all that is asked and `length` keys are many.
 
-    Raises ValueError where it cannot do what is asked.
+    Raises ValueError where the backend that is named cannot.
     """
     if name == AUTO:
-        return "chunked" if length >= LONG and not chunked.refusal(attention) else "reference"
-    require(name, attention)
+        return "chunked" if length >= LONG and not any(map(chunked.refusal, asked)) else "reference"
+    for attention in asked:
+        require(name, attention)
     return name

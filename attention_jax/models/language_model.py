@@ -60,6 +60,10 @@ class LanguageModel(nn.Module, kw_only=True):
         if not self.is_tied:
             self.logits = logits_layer(self.vocabulary, **types)
 
+    @property
+    def backend(self) -> str:
+        return self.layer.backend
+
     def new_encoding(self) -> PositionEncoding:
         """The encoding that `positions` names, without parameters yet."""
         return self.layer.encoding(self.positions, SITE, self.max_length)

@@ -91,6 +91,10 @@ class Transformer(nn.Module, kw_only=True):
             self.encoder_norm, self.decoder_norm = (Norm(self.layer.norm, self.layer.param_dtype) for _ in range(2))
 
     @property
+    def backend(self) -> str:
+        return self.layer.backend
+
+    @property
     def room(self) -> int | None:
         """The longest text that it can place; None: any."""
         places = [encoding.record.max_length(encoding.sizes) for encoding in map(self._encoding, SITES)]

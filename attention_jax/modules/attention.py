@@ -40,6 +40,17 @@ class AttentionSpec(NamedTuple):
         backends.require(self.backend, self.attention(encoding))
 
 
+def with_backend(flat: Mapping[str, Any], length: int) -> dict[str, Any]:
+    """A model's fields with the backend that computes its attention to up to `length` tokens, where that is "auto".
+
+    Raises ValueError where the one that is named cannot.
+    """
+    own = AttentionSpec(flat["score"], flat["normalize"])
+    cross = AttentionSpec(flat.get("cross_score") or own.score, flat.get("cross_normalize") or own.normalize)
+    asked = [spec.attention() for spec in {own, cross}]
+    return {**flat, "backend": backends.choose(flat["backend"], asked, length)}
+
+
 class KeyValue(NamedTuple):
     """Keys and values, already projected and split into heads: `[batch, heads, tokens, features]`."""
 
