@@ -20,15 +20,16 @@ RECURRENT = {
     "cell": "gru",  # or lstm
     "bidirectional": True,
     "dropout_sites": ("embeddings", "layers", "attention", "output"),
-}
-BAHDANAU = RECURRENT | {"output": "deep"}  # or "state"
-LUONG = RECURRENT | {
-    "score": "bilinear",  # their "general"; dot, concat, location
+    "attends": "before",  # the decoder's step; after it, or never
+    "output": "deep",  # or state; attentional, which goes with "after"
+    "input_feeding": False,  # of the attentional vector
     "span": "global",  # local_m, local_p
     "window": 5,  # words on either side, of the local ones
-    "max_length": 64,  # words that the location score has room for
-    "input_feeding": True,
+    "score": "additive",  # any of ops/scoring.py, with options: gaussian:width=2
+    "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
+    "backend": "auto",  # reference, chunked: backends/
 }
+LUONG = RECURRENT | {"attends": "after", "output": "attentional", "score": "bilinear", "input_feeding": True}
 
 TRANSFORMER = {
     "encoder_layers": 6,
@@ -49,6 +50,11 @@ TRANSFORMER = {
     "reach": 4,  # tokens on a side that a window or a convolution sees
     "shared": "all",  # embeddings: none, target (with the logits), all three
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden
+    "score": "scaled_dot",  # any of ops/scoring.py, with options: gaussian:width=2
+    "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
+    "cross_score": "",  # where attention to the source differs
+    "cross_normalize": "",
+    "backend": "auto",  # reference, chunked: backends/
 }
 SMALL = {
     "encoder_layers": 3,
@@ -61,14 +67,14 @@ SMALL = {
 }
 
 MODELS: dict[str, dict] = {
-    "seq2seq": {"name": "seq2seq", "kwargs": BAHDANAU},
-    "bahdanau": {"name": "bahdanau", "kwargs": BAHDANAU},
-    "luong_dot": {"name": "luong", "kwargs": LUONG | {"score": "dot", "bidirectional": False}},
-    "luong_general": {"name": "luong", "kwargs": LUONG},
-    "luong_concat": {"name": "luong", "kwargs": LUONG | {"score": "concat"}},
-    "luong_location": {"name": "luong", "kwargs": LUONG | {"score": "location"}},
-    "luong_local_m": {"name": "luong", "kwargs": LUONG | {"span": "local_m"}},
-    "luong_local_p": {"name": "luong", "kwargs": LUONG | {"span": "local_p"}},
+    "seq2seq": {"name": "recurrent", "kwargs": RECURRENT | {"attends": "never"}},
+    "bahdanau": {"name": "recurrent", "kwargs": RECURRENT},
+    "luong_dot": {"name": "recurrent", "kwargs": LUONG | {"score": "dot", "bidirectional": False}},
+    "luong_general": {"name": "recurrent", "kwargs": LUONG},
+    "luong_concat": {"name": "recurrent", "kwargs": LUONG | {"score": "concat"}},
+    "luong_location": {"name": "recurrent", "kwargs": LUONG | {"score": "location"}},
+    "luong_local_m": {"name": "recurrent", "kwargs": LUONG | {"span": "local_m"}},
+    "luong_local_p": {"name": "recurrent", "kwargs": LUONG | {"span": "local_p"}},
     "transformer_base": {"name": "transformer", "kwargs": TRANSFORMER, "data": {"joint_vocabulary": True}},
     "transformer_big": {
         "name": "transformer",

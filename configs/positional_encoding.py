@@ -38,6 +38,9 @@ MODEL = {
     "reach": 4,  # tokens on a side that a window or a convolution sees
     "is_tied": True,  # embeddings and logits
     "dropout_sites": ("residual",),
+    "score": "scaled_dot",  # any of ops/scoring.py, with options: gaussian:width=2
+    "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
+    "backend": "auto",  # reference, chunked: backends/
 }
 
 ALGORITHMIC = {

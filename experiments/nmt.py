@@ -88,7 +88,8 @@ def _finish(session: Session, steps_per_epoch: int, config: ConfigDict, run: Run
             for value, member in zip(losses, measured, strict=True)
         ]
     data = {k: v for k, v in session.corpus.meta.items() if k != "digests"}  # `fingerprint` stands for them
-    return over_seeds(measured) | {"cost": session.cost | pace(run, config), "data": data}
+    backend = session.programs.model.backend
+    return over_seeds(measured) | {"backend": backend, "cost": session.cost | pace(run, config), "data": data}
 
 
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:

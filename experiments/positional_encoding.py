@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.text import identify_text
 from attention_jax.evaluation.extrapolation import area
 from attention_jax.evaluation.metrics import NATS
 from attention_jax.evaluation.statistics import over_seeds
@@ -24,6 +23,7 @@ from attention_jax.tasks.language_model.extrapolation import BEYOND, conclude, n
 from attention_jax.tasks.language_model.portraits import write_portraits
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.tasks.language_model.source import Curves
+from attention_jax.tasks.language_model.text import identify
 from attention_jax.tasks.language_model.training import task_of
 from attention_jax.training.description import Description
 from attention_jax.training.loop import trainer
@@ -53,7 +53,7 @@ def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
         for last, variables in zip(logged, every, strict=True)
     ]
     write_portraits(session, config, run.path, every[0])
-    return over_seeds(found) | {"cost": session.cost | pace(run, config)}
+    return over_seeds(found) | {"backend": session.model.backend, "cost": session.cost | pace(run, config)}
 
 
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:
@@ -121,7 +121,7 @@ EXPERIMENT = Experiment(
     figures=figures,
     tables=tables,
     check=check,
-    identify=lambda config: identify_text(config.data.path) if config.data.source == "text" else "",
+    identify=lambda config: identify(config.data) if config.data.source == "text" else "",
     dynamic=("data.task",),
     flops=lambda session: session.cost["flops"],
     conclude=conclude,

@@ -24,6 +24,18 @@ SIZES = {
 OPTIONS = {
     "luong_general, no feeding, lstm": ("luong_general", {"input_feeding": False, "cell": "lstm"}),
     "bahdanau, lstm": ("bahdanau", {"cell": "lstm"}),
+    "bahdanau, cosine, sparsemax": ("bahdanau", {"score": "cosine:temperature=0.2", "normalize": "sparsemax"}),
+    "luong, kernel, sum": ("luong_general", {"score": "kernel:width=4", "normalize": "sum", "span": "local_p"}),
+    "transformer, additive, sigmoid": ("transformer_book", {"score": "additive:hidden=3", "normalize": "sigmoid"}),
+    "transformer, gaussian and bilinear": (
+        "transformer_small",
+        {
+            "score": "gaussian:width=2",
+            "normalize": "learned_sink",
+            "cross_score": "bilinear",
+            "cross_normalize": "top_k",
+        },
+    ),
     "transformer, grouped": ("transformer_small", {"kv_heads": 2, "qk_norm": True, "gated": True}),
     "transformer, multi-query": ("transformer_book", {"kv_heads": 1, "norm": "rms"}),
     "transformer, batch norm": ("transformer_small", {"norm": "batch"}),
@@ -51,6 +63,7 @@ def build(name, source=11, target=13, **sizes):
     kwargs = MODELS[base]["kwargs"]
     kwargs = kwargs | {key: size for key, size in {**SIZES, **sizes}.items() if key in kwargs} | options
     target = source if kwargs.get("shared") == "all" else target
+    kwargs |= {"backend": "reference"}
     return TRANSLATORS[MODELS[base]["name"]](source_vocabulary=source, target_vocabulary=target, **kwargs)
 
 

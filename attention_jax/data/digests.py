@@ -3,7 +3,9 @@
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Iterable
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from attention_jax.errors import UserError
@@ -19,6 +21,22 @@ def digest_of(*paths: Path) -> str:
             while block := file.read(2**20):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def import_once(folder: Path, write: Callable[[Path], None]) -> Path:
+    """The folder, without links, that `write` has filled: now, where there is none yet, whole or not at all."""
+    folder = folder.resolve()  # cells of a sweep have a link, which may lead to nothing yet
+    if not folder.exists():
+        aside = folder.with_name(folder.name + ".partial")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            write(aside)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        os.replace(aside, folder)
+    return folder
 
 
 def write_meta(folder: Path, meta: dict) -> None:

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from attention_jax.data.corpus import (
     read_texts,
     texts_file,
 )
-from attention_jax.data.digests import digest_of, write_meta
+from attention_jax.data.digests import digest_of, import_once, write_meta
 from attention_jax.data.sentences import ArrayWriter, SentenceWriter
 from attention_jax.data.sources import READERS, BadLines, Pair, kind_of, read_pairs, require_files
 from attention_jax.data.splits import REST, SPLITTERS, sentence_key
@@ -47,19 +46,7 @@ def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None =
 
     `vocabularies` is another corpus's folder whose vocabularies are to be used instead of new ones.
     """
-    folder = folder.resolve()  # cells of a sweep have a link, which may lead to nothing yet
-    if not folder.exists():
-        aside = folder.with_name(folder.name + ".partial")
-        if vocabularies is not None and not vocabularies.is_dir():
-            raise UserError(f"config.train.init_from: {vocabularies.parent} holds no run of translation.")
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        try:
-            import_corpus(aside, config, vocabularies)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
-        os.replace(aside, folder)
+    folder = import_once(folder, functools.partial(import_corpus, config=config, vocabularies=vocabularies))
     return load(folder, given=[name for name in ("validation", "test") if getattr(config, f"{name}_path")])
 
 
@@ -74,6 +61,8 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
 
     Raises UserError for every kind of bad input, naming the file and line or the key.
     """
+    if vocabularies is not None and not vocabularies.is_dir():
+        raise UserError(f"config.train.init_from: {vocabularies.parent} holds no run of translation.")
     notes = _write_texts(folder, config)
     names = [name for name in SPLITS if texts_file(folder, name).stat().st_size]
     if "train" not in names:

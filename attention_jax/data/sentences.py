@@ -63,6 +63,12 @@ class ArrayWriter:
         if len(self._held) >= WRITTEN_AT_ONCE:
             self._flush()
 
+    def write(self, numbers: np.ndarray) -> None:
+        """Add an array to the end, which is not held."""
+        self._flush()
+        self._file.write(np.ascontiguousarray(numbers, self._dtype).data)
+        self._count += len(numbers)
+
     def close(self) -> None:
         """Write what is held, and the header that counts it."""
         self._flush()

@@ -1,4 +1,4 @@
-"""Translation data sets of TFDS, read and written without TensorFlow: prepared once as array_record files.
+"""Data sets of TFDS, translations and texts, read and written without TensorFlow: prepared once as array_record files.
 
 --config=configs/nmt.py:MODEL,tfds --config.data.source=tfds:ted_hrlr_translate/pt_to_en
 --config.data.languages="('pt','en')" --config.data.path=WHERE_TFDS_KEEPS_ITS_DATA
@@ -6,6 +6,7 @@
 
 import contextlib
 import difflib
+import importlib
 import itertools
 import logging
 import pkgutil
@@ -17,11 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attention_jax.data.sources import BadLines, Pair
 from attention_jax.errors import UserError
 
 VERSION = "1.0.0"
 EXAMPLES_A_SHARD, EXAMPLES_AT_ONCE = 1_000_000, 10_000
+READ_AT_ONCE = 128  # faster than one by one; an example may be a whole book
 
 
 def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], bad_lines: BadLines) -> Iterator[Pair]:
@@ -30,12 +34,12 @@ def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], ba
     `folder` is where TFDS keeps its data; "" is its default. Raises UserError for a data set, split or language that
     is not there, and where its files have to be downloaded and cannot be.
     """
-    builder = _builder(name, folder)
+    builder = _builder(name, folder, "translate")
     if not set(languages) <= set(builder.info.features):
         has = ", ".join(builder.info.features)
         raise UserError(f"config.data.languages={languages}: tfds:{name} has {has}.")
     examples = _examples(builder, name, split)
-    for place, example in enumerate(map(examples.__getitem__, range(len(examples)))):
+    for place, example in enumerate(_in_order(examples)):
         where = f"tfds:{name} {split} {place}"
         try:
             source, target = (_text(example[language]) for language in languages)
@@ -46,6 +50,27 @@ def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], ba
             yield Pair(source, target, where)
         else:
             bad_lines.report(where, "an empty sentence")
+
+
+def read_tfds_text(name: str, folder: str, split: str, key: str) -> Iterator[str]:
+    """The text under `key` of every example of a split, as `read_tfds` reads pairs.
+
+    Raises UserError for a data set, split or key that is not there, and for a key without text.
+    """
+    builder = _builder(name, folder, "text")
+    features = builder.info.features
+    texts = [feature for feature in features if _is_text(features[feature])]
+    if key not in texts:
+        has = f"has text in {', '.join(texts)}" if texts else f"has no text, but {', '.join(features)}"
+        raise UserError(f"config.data.key={key!r}: tfds:{name} {has}.")
+    examples = _examples(builder, name, split)
+    for place, example in enumerate(_in_order(examples)):
+        try:
+            yield _text(example[key])
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"tfds:{name} {split} {place}: byte {error.start} is not UTF-8. Mend the data set."
+            ) from None
 
 
 def write_tfds(
@@ -70,32 +95,32 @@ def write_tfds(
     writer.close_all()
 
 
-def _builder(name: str, folder: str) -> Any:
+def _builder(name: str, folder: str, kind: str) -> Any:
     import tensorflow_datasets as tfds
-    import tensorflow_datasets.translate
 
     logging.getLogger("absl").setLevel(logging.ERROR)  # what is not prepared yet is prepared, or told here
     data_dir = str(Path(folder).expanduser()) if folder else None
     try:
         return tfds.builder(name, data_dir=data_dir, try_gcs=False, file_format="array_record")
     except ValueError:
-        near = ", ".join(_nearest(name, data_dir))
+        near = ", ".join(_nearest(name, data_dir, kind))
         raise UserError(f"config.data.source=tfds:{name}: no such data set. The nearest are {near}.") from None
 
 
-def _nearest(name: str, data_dir: str | None) -> list[str]:
-    """Data sets of translation that a name may have meant: those prepared in `data_dir`, and those that TFDS has."""
+def _nearest(name: str, data_dir: str | None, kind: str) -> list[str]:
+    """Data sets that a name may have meant: those prepared in `data_dir`, and those of a kind that TFDS has."""
     import tensorflow_datasets as tfds
 
-    modules = tuple(module.name for module in pkgutil.iter_modules(tfds.translate.__path__))
+    there = importlib.import_module(f"tensorflow_datasets.{kind}").__path__
+    modules = tuple(module.name for module in pkgutil.iter_modules(there))
     builders = tfds.list_builders(with_community_datasets=False)
     data_set = name.partition("/")[0]
     if data_set in builders:
         configs = [f"{data_set}/{config}" for config in tfds.builder_cls(data_set).builder_configs]
         return difflib.get_close_matches(name, configs, cutoff=0.5) or configs
     prepared = Path(data_dir).glob("*/*/dataset_info.json") if data_dir else ()
-    translations = [builder for builder in builders if builder.startswith(modules)]
-    known = list(dict.fromkeys([*(path.parent.parent.name for path in prepared), *translations]))
+    of_kind = [builder for builder in builders if builder.startswith(modules)]
+    known = list(dict.fromkeys([*(path.parent.parent.name for path in prepared), *of_kind]))
     alike = [other for other in known if data_set in other or other in data_set]
     return alike or difflib.get_close_matches(data_set, known, cutoff=0.5) or known
 
@@ -112,6 +137,11 @@ def _examples(builder: Any, name: str, split: str) -> Any:
         raise UserError(
             f"tfds:{name} cannot be read ({error}). Prepare it as array_record, in another folder."
         ) from None
+
+
+def _in_order(examples: Any) -> Iterator[Any]:
+    for first in range(0, len(examples), READ_AT_ONCE):
+        yield from examples.__getitems__(range(first, min(first + READ_AT_ONCE, len(examples))))
 
 
 def _prepare(builder: Any, name: str) -> None:
@@ -164,6 +194,10 @@ def _is_reachable(url: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _is_text(feature: Any) -> bool:
+    return getattr(feature, "shape", None) == () and feature.np_dtype == np.dtype(object)
 
 
 def _text(value: bytes | str) -> str:

@@ -162,6 +162,42 @@ def sampled(texts: Iterable[str], most: int) -> list[str]:
     return kept
 
 
+def train_pieces(texts: Iterable[str], kind: str, vocabulary: int, **options: Any) -> bytes:
+    """A sentencepiece model of `vocabulary` pieces at most (Kudo & Richardson 2018); `options` are its trainer's.
+
+    Raises UserError for a vocabulary that cannot hold the characters.
+    """
+    import sentencepiece
+
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=vocabulary,
+            hard_vocab_limit=False,
+            max_sentence_length=2**30,  # bytes; longer lines would be left out in silence
+            pad_id=PAD,
+            bos_id=BOS,
+            eos_id=EOS,
+            unk_id=UNK,
+            pad_piece=SPECIALS[PAD],
+            bos_piece=SPECIALS[BOS],
+            eos_piece=SPECIALS[EOS],
+            unk_piece=SPECIALS[UNK],
+            num_threads=1,
+            minloglevel=2,
+            **options,
+        )
+    except RuntimeError as error:
+        why = str(error).rpartition("] ")[2]
+        if least := re.search(r"required_chars\. \d+ vs (\d+)", why):
+            why = f"specials, single characters and bytes take {least[1]}. Raise it."
+        raise UserError(f"config.data.vocabulary={vocabulary}: {why}") from None
+    return model.getvalue()
+
+
 class SubwordTokenizer:
     """Pieces of lower-cased text learnt by sentencepiece (Kudo & Richardson 2018): "unigram" or "bpe"."""
 
@@ -178,32 +214,8 @@ class SubwordTokenizer:
 
         Raises UserError for a vocabulary that cannot hold the corpus's characters.
         """
-        import sentencepiece
-
-        model = io.BytesIO()
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(sampled((_plain(text) for text in texts), LEARNT_FROM)),
-                model_writer=model,
-                model_type=kind,
-                vocab_size=vocabulary,
-                hard_vocab_limit=False,
-                character_coverage=1.0,
-                max_sentence_length=2**30,  # bytes; longer lines would be left out in silence
-                pad_id=PAD,
-                bos_id=BOS,
-                eos_id=EOS,
-                unk_id=UNK,
-                pad_piece=SPECIALS[PAD],
-                bos_piece=SPECIALS[BOS],
-                eos_piece=SPECIALS[EOS],
-                unk_piece=SPECIALS[UNK],
-                num_threads=1,
-                minloglevel=2,
-            )
-        except RuntimeError as error:
-            raise UserError(f"config.data.vocabulary={vocabulary}: {str(error).rpartition('] ')[2]}") from None
-        return cls(model.getvalue())
+        kept = sampled((_plain(text) for text in texts), LEARNT_FROM)
+        return cls(train_pieces(kept, kind, vocabulary, character_coverage=1.0))
 
     @classmethod
     def load(cls, path: Path) -> "SubwordTokenizer":

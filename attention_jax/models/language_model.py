@@ -5,18 +5,17 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import KeyValue
+from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, stack_layers
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.mixers import ATTENTION, MIXERS
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import Places, PositionEncoding
-from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Reading, into_cache
+from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Reading, into_cache, look_at
 from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
-from attention_jax.ops.masking import Mask, causal_mask, combine, segment_mask
+from attention_jax.ops.masking import Mask, causal_mask, combine, keys_mask, segment_mask
 from attention_jax.ops.positions import require_room
 
 SITE = "decoder"
@@ -25,57 +24,49 @@ SITE = "decoder"
 class LanguageModel(nn.Module, kw_only=True):
     """Causal layers over embeddings and positions, with one matrix for embeddings and logits where `is_tied`.
 
-    `positions` names the encoding and `max_length` is the room of one that has a table; the rest is `LayerSpec`'s.
+    `positions` names the encoding and `max_length` is the room of one that has a table; the rest is `layer`'s.
     """
 
     vocabulary: int
     layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    qk_norm: bool
-    feed_forward: int
-    activation: str
-    gated: bool
-    norm: str
-    norm_first: bool
     positions: str
     max_length: int
-    mixer: str
-    reach: int
     is_tied: bool
-    dropout_sites: tuple[str, ...]
-    dtype: DTypeLike = jnp.float32
-    param_dtype: DTypeLike = jnp.float32
+    layer: LayerSpec
+
+    @classmethod
+    def of(cls, **flat: Any) -> "LanguageModel":
+        """The model of a config's section: its own fields and those of `LayerSpec`, side by side."""
+        return cls(**LayerSpec.split(flat))
 
     def __post_init__(self):
         for name in ("vocabulary", "layers", "max_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
-        self.spec.check()
+        self.layer.check()
         self.new_encoding()
         super().__post_init__()
 
     def setup(self):
-        types = self.spec.types
+        types = self.layer.types
         self.embedding = nn.Embed(
-            self.vocabulary, self.width, embedding_init=nn.initializers.normal(self.width**-0.5), **types
+            self.vocabulary, self.layer.width, embedding_init=nn.initializers.normal(self.layer.width**-0.5), **types
         )
         self.encoding = self.new_encoding()
         own = self.encoding.of_layers(self.layers)
-        self.blocks = [EncoderLayer(self.spec, one, name=f"layer_{layer}") for layer, one in enumerate(own)]
-        if self.norm_first:
-            self.last_norm = Norm(self.norm, self.param_dtype)
+        self.blocks = [EncoderLayer(self.layer, one, name=f"layer_{layer}") for layer, one in enumerate(own)]
+        if self.layer.norm_first:
+            self.last_norm = Norm(self.layer.norm, self.layer.param_dtype)
         if not self.is_tied:
             self.logits = logits_layer(self.vocabulary, **types)
 
     @property
-    def spec(self) -> LayerSpec:
-        return LayerSpec.of(self, self.mixer)
+    def backend(self) -> str:
+        return self.layer.backend
 
     def new_encoding(self) -> PositionEncoding:
         """The encoding that `positions` names, without parameters yet."""
-        return self.spec.encoding(self.positions, SITE, self.max_length)
+        return self.layer.encoding(self.positions, SITE, self.max_length)
 
     def __call__(
         self,
@@ -84,48 +75,56 @@ class LanguageModel(nn.Module, kw_only=True):
         segments: Int[Array, "batch t"] | None = None,
         dropout: Dropout | None = None,
         valid: Bool[Array, "batch t"] | None = None,
+        edits: Edits = NO_EDITS,
     ) -> Float[Array, "batch t v"]:
         """Logits of every next token.
 
         `positions` are 0, 1, … unless given. What is padding, on either side, no token reads and no batch norm counts:
         where each row is one text, `valid` tells it; where texts are packed, so that tokens attend within their
         segment alone, it is segment 0. With neither, nothing is padding. Raises ValueError for both, where the encoding
-        has no room, or where layers do not attend and there are segments.
+        has no room, or where layers do not attend and there are segments. `edits` change heads of the one kind,
+        "decoder"; their arrays have layers first.
         """
-        return self._read(tokens, positions, segments, dropout, valid)[0]
+        return self._read(tokens, positions, segments, dropout, valid, edits)[0]
 
     def attention(
         self,
         tokens: Int[Array, "batch t"],
         positions: Int[Array, "#batch t"] | None = None,
         segments: Int[Array, "batch t"] | None = None,
-    ) -> Float[Array, "batch l h t t"]:
-        """The weights of every layer and head. Raises ValueError where layers do not attend."""
-        if self.mixer in MIXERS:
-            raise ValueError(f"mixer={self.mixer!r}: has no attention to show.")
-        found: Any = self._read(tokens, positions, segments)[1]
-        return jnp.stack(found, axis=1)
+        edits: Edits = NO_EDITS,
+    ) -> dict[str, Heads]:
+        """Weights `[batch, layers, heads, T, T]` and outputs of every head, of the one kind, "decoder".
+
+        Raises ValueError where layers do not attend.
+        """
+        if self.layer.mixer in MIXERS:
+            raise ValueError(f"mixer={self.layer.mixer!r}: has no attention to show.")
+        found: Any = self._read(tokens, positions, segments, edits=edits, with_heads=True)[1]
+        return {SITE: stack_layers(found)}
 
     def init_cache(self, positions: Int[Array, "batch room"]) -> Cache:
         """The cache before the first token of texts whose tokens will stand at `positions`.
 
         Raises ValueError where layers do not attend to all earlier tokens: there is no step of theirs.
         """
-        if self.mixer != ATTENTION:
-            raise ValueError(f"mixer={self.mixer!r}: only {ATTENTION!r} reads token by token.")
-        shape = (len(positions), self.kv_heads, positions.shape[-1], self.width // self.heads)
-        empty = KeyValue(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
+        if self.layer.mixer != ATTENTION:
+            raise ValueError(f"mixer={self.layer.mixer!r}: only {ATTENTION!r} reads token by token.")
+        shape = (len(positions), self.layer.kv_heads, positions.shape[-1], self.layer.width // self.layer.heads)
+        empty = KeyValue(jnp.zeros(shape, self.layer.dtype), jnp.zeros(shape, self.layer.dtype))
         return Cache(positions, (empty,) * self.layers, jnp.zeros(len(positions), jnp.int32))
 
-    def step(self, tokens: Int[Array, " batch"], cache: Cache) -> tuple[Float[Array, "batch v"], Cache]:
+    def step(
+        self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
+    ) -> tuple[Float[Array, "batch v"], Cache]:
         """Logits of the token after `tokens`, NaN where there is no room left, and the cache that has read them."""
         now = jnp.take_along_axis(cache.memory, cache.cursor[:, None], axis=1)
         places, room = Places(now, cache.memory), cache.memory.shape[-1]
         valid = jnp.ones((len(tokens), 1), bool)
         x, written = self._embed(tokens[:, None], now, None), []
-        for block, held in zip(self.blocks, cache.state, strict=True):
+        for index, (block, held) in enumerate(zip(self.blocks, cache.state, strict=True)):
             reading = Reading(causal_mask(1, room, cache.cursor), places, into_cache(held, cache.cursor))
-            x, held, _ = block(x, valid, reading, None)
+            x, held, _ = block(x, valid, reading, None, look_at(edits, SITE, index, False))
             written.append(held)
         x = within_room(x, cache.cursor, room)
         return self._logits(x, valid, False)[:, 0], Cache(cache.memory, tuple(written), cache.cursor + 1)
@@ -137,7 +136,9 @@ class LanguageModel(nn.Module, kw_only=True):
         segments: Array | None,
         dropout: Dropout | None = None,
         valid: Array | None = None,
-    ) -> tuple[Array, list[Array | None]]:
+        edits: Edits = NO_EDITS,
+        with_heads: bool = False,
+    ) -> tuple[Array, list[Heads | None]]:
         length = tokens.shape[-1]
         if positions is None:
             require_room(self.positions, self.encoding.record, self.encoding.sizes, length)
@@ -146,8 +147,9 @@ class LanguageModel(nn.Module, kw_only=True):
         reading = Reading(mask, Places(positions, positions))
         x, found = self._embed(tokens, positions, dropout), []
         for index, block in enumerate(self.blocks):
-            x, _, weights = block(x, valid, reading, dropout and dropout.fold(1000 + index))
-            found.append(weights)
+            look = look_at(edits, SITE, index, with_heads)
+            x, _, heads = block(x, valid, reading, dropout and dropout.fold(1000 + index), look)
+            found.append(heads)
         return self._logits(x, valid, dropout is not None), found
 
     def _seen(self, tokens: Array, segments: Array | None, valid: Array | None) -> tuple[Mask | None, Array]:
@@ -156,21 +158,23 @@ class LanguageModel(nn.Module, kw_only=True):
         if segments is None:
             if valid is None:
                 return earlier, jnp.ones_like(tokens, bool)
-            return combine(earlier, valid[:, None]), valid
+            return combine(earlier, keys_mask(valid)), valid
         if valid is not None:
             raise ValueError("segments and valid are both given: segment 0 tells already what is padding.")
-        if self.mixer in MIXERS:
-            raise ValueError(f"mixer={self.mixer!r} reads each row as one text: it takes `valid`, and no segments.")
+        if self.layer.mixer in MIXERS:
+            raise ValueError(
+                f"mixer={self.layer.mixer!r} reads each row as one text: it takes `valid`, and no segments."
+            )
         valid = segments > 0
-        return combine(earlier, segment_mask(segments, segments), valid[:, None]), valid
+        return combine(earlier, segment_mask(segments, segments), keys_mask(valid)), valid
 
     def _embed(self, tokens: Array, positions: Array, dropout: Dropout | None) -> Array:
-        x = self.embedding(tokens) * math.sqrt(self.width)
+        x = self.embedding(tokens) * math.sqrt(self.layer.width)
         if self.encoding.record.add:
             x = self.encoding.add(x, positions)
-        return drop(x, self.spec.site(dropout, "embeddings", 0))
+        return drop(x, self.layer.site(dropout, "embeddings", 0))
 
     def _logits(self, x: Array, valid: Array, is_training: bool) -> Array:
-        if self.norm_first:
+        if self.layer.norm_first:
             x = self.last_norm(x, valid, is_training)
         return tied_logits(self.embedding, x) if self.is_tied else self.logits(x)

@@ -1,4 +1,4 @@
-"""What recurrent translators share: embeddings, encoder, the decoder's layers, the loop over target words."""
+"""A recurrent encoder–decoder with any attention: that of Bahdanau et al. 2015, of Luong et al. 2015, or none."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,14 +9,24 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from attention_jax import backends
+from attention_jax.modules.attention import NO_EDITS, UNCHANGED, AttentionSpec, Edit, Edits, Heads, edited
+from attention_jax.modules.logits import logits_layer
 from attention_jax.modules.recurrent import RecurrentCell, RecurrentEncoder
+from attention_jax.ops.attention import Attended, Relative, Replacement
 from attention_jax.ops.cache import Cache
 from attention_jax.ops.dropout import Dropout, drop, multiplier
-from attention_jax.ops.masking import valid_lens_mask
-from attention_jax.ops.recurrent import CELLS, CellWeights, State
+from attention_jax.ops.local import gaussian_window, predicted_centre
+from attention_jax.ops.masking import combine, near_mask, valid_lens_mask
+from attention_jax.ops.recurrent import CELLS, CellWeights, State, stacked_step
+from attention_jax.ops.scoring import Projected, Score
 from attention_jax.ops.shapes import require_choice
 
 SITES = ("embeddings", "layers", "attention", "output")
+ATTENDS = ("before", "after", "never")
+OUTPUTS = ("state", "deep", "attentional")
+SPANS = ("global", "local_m", "local_p")
+KIND = "cross"
 
 
 class Memory(NamedTuple):
@@ -29,23 +39,24 @@ class Memory(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """The layers' states, and what is fed back beside the next word (nothing, or Luong's attentional vector)."""
+    """The layers' states, and what is fed back beside the next word (nothing, or the attentional vector)."""
 
     layers: tuple[State, ...]
     feed: Float[Array, "batch f"] | None
 
 
 class Word(NamedTuple):
-    """What one decoder step reads: the word's share of the gates, its place, and the masks of dropout."""
+    """What one decoder step reads: the word's share of the gates, its place, masks of dropout, what is changed."""
 
     gates: Float[Array, "batch gh"]
     position: Int[Array, " batch"]
     attention_dropout: Dropout | None = None
     layer_masks: Float[Array, "layers batch h"] | None = None
+    edit: Edit = UNCHANGED
 
 
 class Output(NamedTuple):
-    """What one decoder step says; `weights` are None in a model without attention."""
+    """What one decoder step says; `weights` are None where there are none, or nobody asked."""
 
     hidden: Float[Array, "batch h"]
     context: Float[Array, "batch v"]
@@ -56,12 +67,19 @@ Advance = Callable[[DecoderState, Word], tuple[DecoderState, Output]]
 
 
 class RecurrentTranslator(nn.Module, kw_only=True):
-    """An encoder and a decoder of recurrent layers; a model says how one step of the decoder attends.
+    """Layers of recurrent cells on both sides, and what the decoder asks of the encoder's outputs.
 
-    It does so by `prepare` (its parameters), `keys_of`, `advance` (one step as a function of arrays) and
-    `readout`. `bidirectional` reads the source both ways; the decoder then starts from tanh(W h) of each
-    layer's final states, else from the states themselves. `dropout_sites` names where the rate of the
-    call applies: embeddings, layers (between them), attention (weights), output.
+    `attends` "before": the decoder's last state asks, and the context is read beside the word (Bahdanau et al. 2015,
+    A.1.2, A.2.2). "after": its new state h asks, and h̃ = tanh(W_c [c; h]) predicts (Luong et al. 2015, eq. 5), read
+    beside the next word with `input_feeding` (§3.3). "never": the context is the encoder's last state at every step
+    (Cho et al. 2014). `output` predicts from the "state", from "deep", a maxout layer over state, context and previous
+    word (Bahdanau et al. 2015, A.2.2), or from h̃: "attentional".
+
+    `score`, `normalize` and `backend` are as in `AttentionSpec`; keys are projected where the score needs equal sizes
+    and theirs is another. `span` is "global", or a `window` of keys on either side of the word's own place ("local_m")
+    or of a predicted one ("local_p", Luong et al. 2015, §3.2). `bidirectional` reads the source both ways; the decoder
+    then starts from tanh(W h) of each layer's final states, else from the states themselves. `dropout_sites`:
+    embeddings, layers (between them), attention (weights), output.
     """
 
     source_vocabulary: int
@@ -71,54 +89,90 @@ class RecurrentTranslator(nn.Module, kw_only=True):
     layers: int
     cell: str
     bidirectional: bool
+    attends: str
+    output: str
+    input_feeding: bool
+    span: str
+    window: int
     dropout_sites: tuple[str, ...]
+    score: str
+    normalize: str = "softmax"
+    backend: str = "reference"
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        for name in ("embedding", "hidden", "layers"):
+        for name in ("embedding", "hidden", "layers", "window"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
-        require_choice("cell", self.cell, tuple(CELLS))
+        choices = {"cell": tuple(CELLS), "attends": ATTENDS, "output": OUTPUTS, "span": SPANS}
+        for name, known in choices.items():
+            require_choice(name, getattr(self, name), known)
         for site in self.dropout_sites:
             require_choice("dropout_sites", site, SITES)
+        if (self.output == "attentional") != (self.attends == "after"):
+            raise ValueError(
+                f"output={self.output!r}, attends={self.attends!r}: 'attentional' goes with 'after' alone."
+            )
+        if self.input_feeding and self.attends != "after":
+            raise ValueError(f"input_feeding=True, attends={self.attends!r}: what is fed is the vector of 'after'.")
+        self.spec.check()
         super().__post_init__()
 
     def setup(self):
         self.source_embedding = nn.Embed(self.source_vocabulary, self.embedding, **self.types)
         self.target_embedding = nn.Embed(self.target_vocabulary, self.embedding, **self.types)
-        self.encoder = RecurrentEncoder(
-            self.cell, self.embedding, self.hidden, self.layers, self.bidirectional, **self.types
-        )
+        sizes = (self.cell, self.embedding, self.hidden, self.layers, self.bidirectional)
+        self.encoder = RecurrentEncoder(*sizes, **self.types)
+        inputs = [self.embedding + self.feed_size, *[self.hidden] * (self.layers - 1)]
         self.cells = [
-            RecurrentCell(
-                self.cell,
-                self.embedding + self.feed_size if layer == 0 else self.hidden,
-                self.hidden,
-                **self.types,
-                name=f"decoder_{layer}",
-            )
-            for layer in range(self.layers)
+            RecurrentCell(self.cell, size, self.hidden, **self.types, name=f"decoder_{layer}")
+            for layer, size in enumerate(inputs)
         ]
         if self.bidirectional:
             self.bridges = [
-                [nn.Dense(self.hidden, **self.types, name=_bridge(layer, part)) for part in range(self.parts)]
+                [
+                    nn.Dense(self.hidden, **self.types, name=_bridge(layer, part))
+                    for part in range(CELLS[self.cell].parts)
+                ]
                 for layer in range(self.layers)
             ]
-        self.prepare()
+        if self.attends != "never":
+            self._make_attention()
+        if self.output == "deep":
+            self.deep = nn.Dense(2 * self.hidden, **self.types, name="readout")
+        self.logits = logits_layer(self.target_vocabulary, **self.types)
+
+    def _make_attention(self) -> None:
+        glorot, sizes = nn.initializers.glorot_uniform(), (self.hidden, self.memory_size, self.hidden)
+        self.score_params = self._score.init_with(self.param, *sizes, self.param_dtype)
+        if self.span == "local_p":
+            self.centre_params = (
+                self.param("w_p", glorot, (self.hidden, self.hidden), self.param_dtype),
+                self.param("v_p", nn.initializers.normal(self.hidden**-0.5), (self.hidden,), self.param_dtype),
+            )
+        if self.output == "attentional":
+            self.w_c = self.param("w_c", glorot, (self.memory_size + self.hidden, self.hidden), self.param_dtype)
+        if self._score.needs_equal_sizes and self.memory_size != self.hidden:
+            self.w_key = self.param("w_key", glorot, (self.memory_size, self.hidden), self.param_dtype)
+        self.sinks = self.spec.attention().normalizer.init_with(self.param, 1, self.param_dtype)
+
+    @property
+    def spec(self) -> AttentionSpec:
+        return AttentionSpec(self.score, self.normalize, self.backend)
+
+    @property
+    def _score(self) -> Score:
+        return self.spec.attention().score
 
     @property
     def room(self) -> int | None:
         """The longest source that it can attend to; None: any."""
-        return None
+        return None if self.attends == "never" else self._score.room
 
     @property
     def types(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "param_dtype": self.param_dtype}
-
-    @property
-    def parts(self) -> int:
-        return CELLS[self.cell].parts
 
     @property
     def memory_size(self) -> int:
@@ -126,29 +180,8 @@ class RecurrentTranslator(nn.Module, kw_only=True):
 
     @property
     def feed_size(self) -> int:
-        """Features that join the word's embedding at the first layer's input."""
-        raise NotImplementedError
-
-    def prepare(self) -> None:
-        """Make the model's own parameters."""
-        raise NotImplementedError
-
-    def keys_of(self, values: Float[Array, "batch s v"]) -> Float[Array, "batch s h"]:
-        """What the score will compare with."""
-        raise NotImplementedError
-
-    def first_feed(self, memory: Memory) -> Array | None:
-        """What is fed beside the first word."""
-        del memory
-        return None
-
-    def advance(self, memory: Memory) -> Advance:
-        """One decoder step over this memory."""
-        raise NotImplementedError
-
-    def readout(self, output: Output, embedded: Array, dropout: Dropout | None) -> Float[Array, "... v"]:
-        """Logits of the next word."""
-        raise NotImplementedError
+        """Features that join the word's embedding at the first layer's input: the context, or h̃."""
+        return self.hidden * self.input_feeding if self.attends == "after" else self.memory_size
 
     def __call__(
         self,
@@ -156,58 +189,64 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         lengths: Int[Array, " batch"],
         inputs: Int[Array, "batch t"],
         dropout: Dropout | None = None,
+        edits: Edits = NO_EDITS,
     ) -> Float[Array, "batch t v"]:
-        """Logits of every next word, teacher forced."""
-        return self.decode(self.encode(source, lengths, dropout), inputs, dropout)
+        """Logits of every next word, teacher forced. `edits` change the one head of the one layer of "cross"."""
+        return self.decode(self.encode(source, lengths, dropout), inputs, dropout, edits)
 
     def encode(
         self, source: Int[Array, "batch s"], lengths: Int[Array, " batch"], dropout: Dropout | None = None
     ) -> Memory:
         """The source's memory; positions at or past a sentence's length are padding."""
-        valid = valid_lens_mask(lengths, source.shape[-1]).block(jnp.arange(1), jnp.arange(source.shape[-1]))[:, 0]
+        valid = jnp.arange(source.shape[-1])[None, :] < lengths[:, None]
         embedded = drop(self.source_embedding(source), self.site(dropout, "embeddings", 0))
-        values, finals = self.encoder(embedded, valid, self.site(dropout, "layers", 0))
-        states = finals
+        values, states = self.encoder(embedded, valid, self.site(dropout, "layers", 0))
+        summary = states[-1][0]
         if self.bidirectional:
             states = tuple(
                 tuple(jnp.tanh(bridge(part)) for bridge, part in zip(bridges, final, strict=True))
-                for bridges, final in zip(self.bridges, finals, strict=True)
+                for bridges, final in zip(self.bridges, states, strict=True)
             )
-        return self.remember(values, lengths, finals[-1][0], states)
-
-    def remember(self, values: Array, lengths: Array, summary: Array, states: tuple[State, ...]) -> Memory:
-        """What is kept of the source; `summary` is the encoder's last state."""
-        del summary
-        return Memory(self.keys_of(values), values, lengths, states)
+        if self.attends == "never":
+            return Memory(summary[:, :0], summary, lengths, states)
+        return Memory(_times(values, self._projected().w_k), values, lengths, states)
 
     def decode(
-        self, memory: Memory, inputs: Int[Array, "batch t"], dropout: Dropout | None = None
+        self, memory: Memory, inputs: Int[Array, "batch t"], dropout: Dropout | None = None, edits: Edits = NO_EDITS
     ) -> Float[Array, "batch t v"]:
         """Logits of every next word, teacher forced."""
-        return self._teach(memory, inputs, dropout)[0]
+        return self._teach(memory, inputs, dropout, edits, False)[0]
 
     def attention(
-        self, source: Int[Array, "batch s"], lengths: Int[Array, " batch"], inputs: Int[Array, "batch t"]
-    ) -> dict[str, Float[Array, "batch 1 1 t s"]]:
-        """Weights of one teacher-forced pass, by kind ("cross"), `[batch, layers, heads, target, source]`."""
-        weights = self._teach(self.encode(source, lengths), inputs, None)[1]
-        return {} if weights is None else {"cross": weights[:, None, None]}
+        self,
+        source: Int[Array, "batch s"],
+        lengths: Int[Array, " batch"],
+        inputs: Int[Array, "batch t"],
+        edits: Edits = NO_EDITS,
+    ) -> dict[str, Heads]:
+        """What attention does in one teacher-forced pass, as of one layer and head, "cross"; nothing without it.
+
+        Weights are `[batch, 1, 1, T, S]`, outputs (contexts) `[batch, 1, 1, T, V]`.
+        """
+        if self.attends == "never":
+            return {}
+        said: Any = self._teach(self.encode(source, lengths), inputs, None, edits, True)[1]
+        return {KIND: Heads(said.weights[:, None, None], said.context[:, None, None])}
 
     def init_cache(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first word; its size does not depend on `max_length`."""
         del max_length
         return Cache(memory, self._start(memory), jnp.zeros(memory.lengths.shape, jnp.int32))
 
-    def step(self, tokens: Int[Array, " batch"], cache: Cache) -> tuple[Float[Array, "batch v"], Cache]:
+    def step(
+        self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
+    ) -> tuple[Float[Array, "batch v"], Cache]:
         """Logits of the word after `tokens`, and the cache that has read them."""
         embedded = self.target_embedding(tokens)
-        state, output = self.advance(cache.memory)(cache.state, Word(self._gates_of(embedded), cache.cursor))
-        return self.readout(output, embedded, None), Cache(cache.memory, state, cache.cursor + 1)
-
-    def layer_weights(self) -> tuple[tuple[CellWeights, ...], Float[Array, "f gh"]]:
-        """The decoder's layers, and the rows of the first that read what is fed beside the word."""
-        layers = tuple(cell.weights() for cell in self.cells)
-        return layers, layers[0].w_i[self.embedding :]
+        edit = jax.tree.map(lambda array: array[0], _by_word(edits, 1))
+        word = Word(self._gates_of(embedded), cache.cursor, edit=edit)
+        state, output = self._advance(cache.memory, False)(cache.state, word)
+        return self._readout(output, embedded, None), Cache(cache.memory, state, cache.cursor + 1)
 
     def site(self, dropout: Dropout | None, site: str, place: int) -> Dropout | None:
         """Dropout with a key of its own for one place of a site, None where the site has none."""
@@ -215,7 +254,9 @@ class RecurrentTranslator(nn.Module, kw_only=True):
             return None
         return dropout.fold(2 * SITES.index(site) + place)
 
-    def _teach(self, memory: Memory, inputs: Array, dropout: Dropout | None) -> tuple[Array, Array | None]:
+    def _teach(
+        self, memory: Memory, inputs: Array, dropout: Dropout | None, edits: Edits, with_weights: bool
+    ) -> tuple[Array, Output]:
         embedded = drop(self.target_embedding(inputs), self.site(dropout, "embeddings", 1))
         steps = jnp.arange(inputs.shape[-1])
         attention_dropout = self.site(dropout, "attention", 0)
@@ -226,34 +267,112 @@ class RecurrentTranslator(nn.Module, kw_only=True):
             jnp.broadcast_to(steps[:, None], inputs.T.shape),
             attention_dropout and jax.vmap(lambda t: attention_dropout.fold(t))(steps),
             None if masks is None else masks.astype(self.dtype),
+            _by_word(edits, len(steps)),
         )
-        _, outputs = jax.lax.scan(self.advance(memory), self._start(memory), words)
-        outputs = jax.tree.map(lambda array: jnp.swapaxes(array, 0, 1), outputs)
-        return self.readout(outputs, embedded, self.site(dropout, "output", 0)), outputs.weights
+        _, said = jax.lax.scan(self._advance(memory, with_weights), self._start(memory), words)
+        said = jax.tree.map(lambda array: jnp.swapaxes(array, 0, 1), said)
+        return self._readout(said, embedded, self.site(dropout, "output", 0)), said
+
+    def _advance(self, memory: Memory, with_weights: bool) -> Advance:
+        """One decoder step over this memory, as a function of arrays."""
+        layers = tuple(cell.weights() for cell in self.cells)
+        w_feed = layers[0].w_i[self.embedding :]  # rows that read what is fed beside the word
+        look, asks_before = self._look(memory, with_weights), self.attends != "after"
+        w_c = jnp.zeros(0) if asks_before else self.w_c.astype(self.dtype)
+
+        def advance(state: DecoderState, word: Word) -> tuple[DecoderState, Output]:
+            found = look(state.layers[-1][0], word) if asks_before else None
+            feed = state.feed if found is None else found.values
+            gates = word.gates if feed is None else word.gates + feed @ w_feed
+            advanced = stacked_step(self.cell, layers, state.layers, gates, word.layer_masks)
+            hidden, feed = advanced[-1][0], None
+            if found is None:
+                found = look(hidden, word)
+                hidden = jnp.tanh(jnp.concatenate([found.values, hidden], axis=-1) @ w_c)
+                feed = hidden if self.input_feeding else None
+            return DecoderState(advanced, feed), Output(hidden, *found)
+
+        return advance
+
+    def _look(self, memory: Memory, with_weights: bool) -> Callable[[Array, Word], Attended]:
+        """(state [batch, h], word) → the context that it gets, and the weights where they are asked for."""
+        if self.attends == "never":
+            return lambda query, word: Attended(memory.values, None)
+        projected, known = self._projected(), valid_lens_mask(memory.lengths, memory.keys.shape[-2])
+
+        def look(query, word):
+            near, relative = self._window(query, word, memory)
+            found = backends.attend(
+                "reference" if with_weights else self.backend,
+                _times(query, projected.w_q)[:, None],
+                memory.keys,
+                memory.values,
+                score=self._score._replace(apply=projected.apply),
+                score_params=projected.params,
+                normalize=self.normalize,
+                normalizer_params=tuple(sink.reshape(1, 1, 1) for sink in self.sinks),
+                mask=combine(known, near),
+                relative=relative,
+                dropout=word.attention_dropout,
+                replacement=_replacement(word.edit),
+                with_weights=with_weights,
+            )
+            context = edited(found.values[:, None], word.edit)[:, 0, 0]
+            return Attended(context, None if found.weights is None else found.weights[:, 0])
+
+        return look
+
+    def _window(self, query: Float[Array, "batch h"], word: Word, memory: Memory) -> tuple[Any, Relative]:
+        """The mask of the keys near the word's centre, and what the window does to their weights."""
+        if self.span == "global":
+            return None, Relative()
+        centre, keys = word.position[:, None].astype(jnp.float32), memory.keys.shape[-2]
+        if self.span == "local_m":
+            return near_mask(centre, self.window, keys), Relative()
+        w_p, v_p = (array.astype(self.dtype) for array in self.centre_params)
+        centre = predicted_centre(query[:, None], memory.lengths, w_p, v_p)
+        places = jnp.arange(keys, dtype=centre.dtype)[None]
+        window = Relative(window=gaussian_window, params=self.window, queries=centre, keys=places)
+        return near_mask(centre, self.window, keys), window
+
+    def _projected(self) -> Projected:
+        found = self._score.projected(self.hidden, *(array.astype(self.dtype) for array in self.score_params))
+        if self._score.needs_equal_sizes and self.memory_size != self.hidden:
+            return found._replace(w_k=self.w_key.astype(self.dtype))
+        return found
+
+    def _readout(self, output: Output, embedded: Array, dropout: Dropout | None) -> Float[Array, "... v"]:
+        top = output.hidden
+        if self.output == "deep":
+            top = self.deep(jnp.concatenate([top, output.context, embedded], axis=-1))
+            top = jnp.maximum(*jnp.split(top, 2, axis=-1))
+        return self.logits(drop(top, dropout))
 
     def _start(self, memory: Memory) -> DecoderState:
-        return DecoderState(memory.states, self.first_feed(memory))
+        feed = jnp.zeros((len(memory.lengths), self.hidden), self.dtype) if self.input_feeding else None
+        return DecoderState(memory.states, feed)
 
     def _gates_of(self, embedded: Float[Array, "... e"]) -> Float[Array, "... gh"]:
-        first = self.cells[0].weights()
+        first: CellWeights = self.cells[0].weights()
         return first._replace(w_i=first.w_i[: self.embedding]).project(embedded)
 
 
-def advance_layers(
-    cell: str,
-    layers: tuple[CellWeights, ...],
-    states: tuple[State, ...],
-    gates: Float[Array, "batch gh"],
-    masks: Float[Array, "layers batch h"] | None,
-) -> tuple[State, ...]:
-    """One step of stacked layers, the first's input already projected; `masks` drop what goes up."""
-    advanced: list[State] = []
-    for layer, (weights, state) in enumerate(zip(layers, states, strict=True)):
-        if layer > 0:
-            below = advanced[-1][0]
-            gates = weights.project(below if masks is None else below * masks[layer])
-        advanced.append(CELLS[cell].step(state, gates, weights))
-    return tuple(advanced)
+def _by_word(edits: Edits, words: int) -> Edit:
+    """What is changed of the one layer and head, with the words first."""
+    edit = jax.tree.map(lambda array: array[0], edits.get(KIND, UNCHANGED))
+    of_head = lambda one: None if one is None else jnp.broadcast_to(one, (words, 1))  # noqa: E731
+    of_word = lambda one: None if one is None else jnp.moveaxis(one, -2, 0)[..., None, :]  # noqa: E731
+    return Edit(of_head(edit.gate), of_head(edit.replaced), of_word(edit.weights), of_word(edit.outputs))
+
+
+def _replacement(edit: Edit) -> Replacement | None:
+    if edit.weights is None or edit.replaced is None:
+        return None
+    return Replacement(edit.replaced[:, None, None], edit.weights[:, 0])
+
+
+def _times(x: Array, matrix: Array | None) -> Array:
+    return x if matrix is None else x @ matrix
 
 
 def _bridge(layer: int, part: int) -> str:

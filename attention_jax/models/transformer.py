@@ -2,19 +2,17 @@
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import KeyValue
+from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, stack_layers
 from attention_jax.modules.logits import logits_layer, tied_logits
-from attention_jax.modules.mixers import ATTENTION
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import Places, PositionEncoding
-from attention_jax.modules.transformer import DecoderLayer, EncoderLayer, LayerSpec, Reading, into_cache
+from attention_jax.modules.transformer import DecoderLayer, EncoderLayer, LayerSpec, Look, Reading, into_cache, look_at
 from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
@@ -38,33 +36,26 @@ class Transformer(nn.Module, kw_only=True):
 
     `encoder_positions` and `decoder_positions` name the encodings of their self-attention; `max_length` is the room of
     those that have tables. Randomized positions are for whole texts, as a language model has them. `encoder_mixer` is
-    the encoder layers' `mixer`.
-    `shared` uses one matrix for the "target" embedding and the logits, or for "all" three (§3.4), which needs
-    one vocabulary. With `norm_first` the encoder and the decoder end in a norm. The rest is `LayerSpec`'s.
+    the encoder layers' `mixer`. `shared` uses one matrix for the "target" embedding and the logits, or for "all" three
+    (§3.4), which needs one vocabulary. With `norm_first` the encoder and the decoder end in a norm. The rest is
+    `layer`'s.
     """
 
     source_vocabulary: int
     target_vocabulary: int
     encoder_layers: int
     decoder_layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    qk_norm: bool
-    feed_forward: int
-    activation: str
-    gated: bool
-    norm: str
-    norm_first: bool
     encoder_positions: str
     decoder_positions: str
     max_length: int
     encoder_mixer: str
-    reach: int
     shared: str
-    dropout_sites: tuple[str, ...]
-    dtype: DTypeLike = jnp.float32
-    param_dtype: DTypeLike = jnp.float32
+    layer: LayerSpec
+
+    @classmethod
+    def of(cls, **flat: Any) -> "Transformer":
+        """The model of a config's section: its own fields and those of `LayerSpec`, side by side."""
+        return cls(**LayerSpec.split(flat))
 
     def __post_init__(self):
         for name in ("encoder_layers", "decoder_layers", "max_length"):
@@ -84,34 +75,34 @@ class Transformer(nn.Module, kw_only=True):
         super().__post_init__()
 
     def setup(self):
-        embed = functools.partial(
-            nn.Embed,
-            features=self.width,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            embedding_init=nn.initializers.normal(self.width**-0.5),
-        )
-        self.target_embedding = embed(self.target_vocabulary)
+        width, types = self.layer.width, self.layer.types
+        embed = functools.partial(nn.Embed, features=width, embedding_init=nn.initializers.normal(width**-0.5), **types)
+        self.target_embedding = embed(num_embeddings=self.target_vocabulary)
         if self.shared != "all":
-            self.source_embedding = embed(self.source_vocabulary)
+            self.source_embedding = embed(num_embeddings=self.source_vocabulary)
         if self.shared == "none":
-            self.logits = logits_layer(self.target_vocabulary, self.dtype, self.param_dtype)
+            self.logits = logits_layer(self.target_vocabulary, **self.layer.types)
         self.encoder_encoding, self.decoder_encoding = map(self._encoding, SITES)
         own = self.encoder_encoding.of_layers(self.encoder_layers), self.decoder_encoding.of_layers(self.decoder_layers)
         encoding, decoding = map(self._spec, SITES)
         self.encoders = [EncoderLayer(encoding, one, name=f"encoder_{layer}") for layer, one in enumerate(own[0])]
         self.decoders = [DecoderLayer(decoding, one, name=f"decoder_{layer}") for layer, one in enumerate(own[1])]
-        if self.norm_first:
-            self.encoder_norm, self.decoder_norm = (Norm(self.norm, self.param_dtype) for _ in range(2))
+        if self.layer.norm_first:
+            self.encoder_norm, self.decoder_norm = (Norm(self.layer.norm, self.layer.param_dtype) for _ in range(2))
+
+    @property
+    def backend(self) -> str:
+        return self.layer.backend
 
     @property
     def room(self) -> int | None:
         """The longest text that it can place; None: any."""
         places = [encoding.record.max_length(encoding.sizes) for encoding in map(self._encoding, SITES)]
-        return min((most for most in places if most is not None), default=None)
+        scores = [spec.attention().score.room for spec in (self.layer.of_self, self.layer.of_cross)]
+        return min((most for most in (*places, *scores) if most is not None), default=None)
 
     def _spec(self, site: str) -> LayerSpec:
-        return LayerSpec.of(self, self.encoder_mixer if site == "encoder" else ATTENTION)
+        return self.layer._replace(mixer=self.encoder_mixer) if site == "encoder" else self.layer
 
     def _positions(self, site: str) -> str:
         return getattr(self, f"{site}_positions")
@@ -125,97 +116,121 @@ class Transformer(nn.Module, kw_only=True):
         lengths: Int[Array, " batch"],
         inputs: Int[Array, "batch t"],
         dropout: Dropout | None = None,
+        edits: Edits = NO_EDITS,
     ) -> Float[Array, "batch t v"]:
-        """Logits of every next word, teacher forced."""
-        return self.decode(self.encode(source, lengths, dropout), inputs, dropout)
+        """Logits of every next word, teacher forced. `edits` change heads, by kind: "encoder", "decoder", "cross"."""
+        return self.decode(self.encode(source, lengths, dropout, edits), inputs, dropout, edits)
 
     def encode(
-        self, source: Int[Array, "batch s"], lengths: Int[Array, " batch"], dropout: Dropout | None = None
+        self,
+        source: Int[Array, "batch s"],
+        lengths: Int[Array, " batch"],
+        dropout: Dropout | None = None,
+        edits: Edits = NO_EDITS,
     ) -> Memory:
         """The source's memory; positions at or past a sentence's length are padding."""
-        return self._encode(source, lengths, dropout)[0]
+        return self._encode(source, lengths, dropout, edits, False)[0]
 
     def decode(
-        self, memory: Memory, inputs: Int[Array, "batch t"], dropout: Dropout | None = None
+        self, memory: Memory, inputs: Int[Array, "batch t"], dropout: Dropout | None = None, edits: Edits = NO_EDITS
     ) -> Float[Array, "batch t v"]:
         """Logits of every next word, teacher forced."""
-        return self._teach(memory, inputs, dropout)[0]
+        return self._teach(memory, inputs, dropout, edits, False)[0]
 
     def attention(
-        self, source: Int[Array, "batch s"], lengths: Int[Array, " batch"], inputs: Int[Array, "batch t"]
-    ) -> dict[str, Float[Array, "batch l h q k"]]:
-        """Weights of one teacher-forced pass: "decoder" and "cross", and "encoder" where it attends.
+        self,
+        source: Int[Array, "batch s"],
+        lengths: Int[Array, " batch"],
+        inputs: Int[Array, "batch t"],
+        edits: Edits = NO_EDITS,
+    ) -> dict[str, Heads]:
+        """What heads do in one teacher-forced pass: of "decoder" and "cross", and of "encoder" where it attends.
 
-        Each is `[batch, layers, heads, Q, K]`.
+        Weights are `[batch, layers, heads, Q, K]`, outputs `[batch, layers, heads, Q, F]`.
         """
-        memory, encoder = self._encode(source, lengths, None)
-        found = self._teach(memory, inputs, None)[1]
-        kinds = {kind: jnp.stack([weights[kind] for weights in found], 1) for kind in ("decoder", "cross")}
-        return kinds | ({"encoder": jnp.stack(encoder, 1)} if encoder else {})
+        memory, encoder = self._encode(source, lengths, None, edits, True)
+        found = self._teach(memory, inputs, None, edits, True)[1]
+        kinds = {kind: stack_layers([heads[kind] for heads in found]) for kind in ("decoder", "cross")}
+        return kinds | ({"encoder": stack_layers(encoder)} if encoder else {})
 
     def init_cache(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first word, with room for `max_length`."""
         require_room(self.decoder_positions, self.decoder_encoding.record, self.decoder_encoding.sizes, max_length)
-        shape = (len(memory.lengths), self.kv_heads, max_length, self.width // self.heads)
-        empty = KeyValue(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
+        shape = (len(memory.lengths), self.layer.kv_heads, max_length, self.layer.width // self.layer.heads)
+        empty = KeyValue(jnp.zeros(shape, self.layer.dtype), jnp.zeros(shape, self.layer.dtype))
         return Cache(memory, (empty,) * self.decoder_layers, jnp.zeros(memory.lengths.shape, jnp.int32))
 
-    def step(self, tokens: Int[Array, " batch"], cache: Cache) -> tuple[Float[Array, "batch v"], Cache]:
+    def step(
+        self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
+    ) -> tuple[Float[Array, "batch v"], Cache]:
         """Logits of the word after `tokens`, NaN where the cache has no room left, and the cache that has read them."""
         room = cache.state[0].key.shape[-2]
         places = Places(cache.cursor[:, None], jnp.arange(room)[None])
         valid = jnp.ones((len(tokens), 1), bool)
         written = []
         x = self._embed(self.target_embedding, tokens[:, None], "decoder", places.queries, None)
-        for layer, held, memory in zip(self.decoders, cache.state, cache.memory.layers, strict=True):
+        for index, (layer, held, memory) in enumerate(
+            zip(self.decoders, cache.state, cache.memory.layers, strict=True)
+        ):
             reading = Reading(causal_mask(1, room, cache.cursor), places, into_cache(held, cache.cursor))
-            x, held, _ = layer(x, valid, reading, memory, valid_lens_mask(cache.memory.lengths, memory.key.shape[-2]))
+            known = valid_lens_mask(cache.memory.lengths, memory.key.shape[-2])
+            x, held, _ = layer(x, valid, reading, memory, known, None, _looks(edits, index, False))
             written.append(held)
         x = within_room(x, cache.cursor, room)
         return self._logits(x, valid, False)[:, 0], Cache(cache.memory, tuple(written), cache.cursor + 1)
 
-    def _encode(self, source: Array, lengths: Array, dropout: Dropout | None) -> tuple[Memory, list[Array]]:
+    def _encode(
+        self, source: Array, lengths: Array, dropout: Dropout | None, edits: Edits, with_heads: bool
+    ) -> tuple[Memory, list[Heads]]:
         valid = jnp.arange(source.shape[-1])[None, :] < lengths[:, None]
         table = self.target_embedding if self.shared == "all" else self.source_embedding
         places = _in_order(source)
         x = self._embed(table, source, "encoder", places.queries, dropout)
-        found = []
+        found, reading = [], Reading(valid_lens_mask(lengths, source.shape[-1]), places)
         for index, layer in enumerate(self.encoders):
-            x, _, weights = layer(x, valid, Reading(valid[:, None], places), dropout and dropout.fold(1000 + index))
-            found += [] if weights is None else [weights]
-        if self.norm_first:
+            look = look_at(edits, "encoder", index, with_heads)
+            x, _, heads = layer(x, valid, reading, dropout and dropout.fold(1000 + index), look)
+            found += [] if heads is None else [heads]
+        if self.layer.norm_first:
             x = self.encoder_norm(x, valid, dropout is not None)
         return Memory(tuple(layer.project_memory(x) for layer in self.decoders), lengths), found
 
-    def _teach(self, memory: Memory, inputs: Array, dropout: Dropout | None) -> tuple[Array, list[dict[str, Array]]]:
+    def _teach(
+        self, memory: Memory, inputs: Array, dropout: Dropout | None, edits: Edits, with_heads: bool
+    ) -> tuple[Array, list[dict[str, Any]]]:
         valid = (inputs != PADDING) & (memory.lengths > 0)[:, None]
         reading = Reading(causal_mask(inputs.shape[-1], inputs.shape[-1]), _in_order(inputs))
         x = self._embed(self.target_embedding, inputs, "decoder", reading.places.queries, dropout)
         found = []
         for index, (layer, keys_values) in enumerate(zip(self.decoders, memory.layers, strict=True)):
-            x, _, weights = layer(
+            x, _, heads = layer(
                 x,
                 valid,
                 reading,
                 keys_values,
                 valid_lens_mask(memory.lengths, keys_values.key.shape[-2]),
                 dropout and dropout.fold(2000 + index),
+                _looks(edits, index, with_heads),
             )
-            found.append(weights)
+            found.append(heads)
         return self._logits(x, valid, dropout is not None), found
 
     def _embed(self, table: nn.Embed, tokens: Array, site: str, positions: Array, dropout: Dropout | None) -> Array:
         encoding = self.encoder_encoding if site == "encoder" else self.decoder_encoding
         require_room(self._positions(site), encoding.record, encoding.sizes, tokens.shape[-1])
-        x = table(tokens) * math.sqrt(self.width)
+        x = table(tokens) * math.sqrt(self.layer.width)
         if encoding.record.add:
             x = encoding.add(x, positions)
         return drop(x, self._spec(site).site(dropout, "embeddings", SITES.index(site)))
 
     def _logits(self, x: Array, valid: Bool[Array, "batch t"], is_training: bool) -> Float[Array, "batch t v"]:
-        if self.norm_first:
+        if self.layer.norm_first:
             x = self.decoder_norm(x, valid, is_training)
         return self.logits(x) if self.shared == "none" else tied_logits(self.target_embedding, x)
+
+
+def _looks(edits: Edits, layer: int, with_heads: bool) -> dict[str, Look]:
+    return {kind: look_at(edits, kind, layer, with_heads) for kind in ("decoder", "cross")}
 
 
 def _in_order(tokens: Int[Array, "batch t"]) -> Places:

@@ -1,7 +1,7 @@
 """The layers of a Transformer: attention and feed-forward, each added to its input and normalised."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import KeyValue, MultiHeadAttention
-from attention_jax.modules.mixers import ALL, MIXERS, WINDOW
+from attention_jax.modules.attention import UNCHANGED, AttentionSpec, Edit, Edits, Heads, KeyValue, MultiHeadAttention
+from attention_jax.modules.mixers import ALL, ATTENTION, MIXERS, WINDOW
 from attention_jax.modules.normalization import NORMS, Norm
 from attention_jax.modules.positions import Places, PositionEncoding
 from attention_jax.ops.dropout import Dropout, drop
@@ -24,12 +24,14 @@ SITES = ("embeddings", "residual", "attention", "hidden")
 
 
 class LayerSpec(NamedTuple):
-    """What all layers of a model have in common.
+    """What all layers of a model have in common; a model's config has these beside the model's own fields.
 
-    `gated` makes the feed-forward (f(x W) ∘ x V) W₂ (Shazeer 2020), `norm_first` normalises before each sub-layer
-    instead of after the sum (Xiong et al. 2020). `dropout_sites`: embeddings, residual (each sub-layer's output),
-    attention (weights), hidden (of the feed-forward); the paper has the first two. `mixer` is "attention", or what
-    stands in its place: "window" and "convolution" see `reach` tokens on a side, "gru" all.
+    `score` and `normalize` say what attention computes, `cross_score` and `cross_normalize` where attention to the
+    source differs ("": the same), and `backend` by what. `gated` makes the feed-forward (f(x W) ∘ x V) W₂ (Shazeer
+    2020), `norm_first` normalises before each sub-layer instead of after the sum (Xiong et al. 2020). `dropout_sites`:
+    embeddings, residual (each sub-layer's output), attention (weights), hidden (of the feed-forward); the paper has the
+    first two. `mixer` is "attention", or what stands in its place: "window" and "convolution" see `reach` tokens on a
+    side, "gru" all.
     """
 
     width: int
@@ -42,15 +44,31 @@ class LayerSpec(NamedTuple):
     norm: str
     norm_first: bool
     dropout_sites: tuple[str, ...]
-    mixer: str
     reach: int
-    dtype: DTypeLike
-    param_dtype: DTypeLike
+    mixer: str = ATTENTION
+    score: str = "scaled_dot"
+    normalize: str = "softmax"
+    cross_score: str = ""
+    cross_normalize: str = ""
+    backend: str = "reference"
+    dtype: DTypeLike = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
 
     @classmethod
-    def of(cls, model: Any, mixer: str) -> "LayerSpec":
-        """The fields of a model that are its layers', and what mixes in them."""
-        return cls(mixer=mixer, **{name: getattr(model, name) for name in cls._fields if name != "mixer"})
+    def split(cls, flat: Mapping[str, Any]) -> dict[str, Any]:
+        """A config's fields as a model's own and, as `layer`, its layers'. Raises TypeError where one is missing."""
+        own = {name: value for name, value in flat.items() if name not in cls._fields}
+        return own | {"layer": cls(**{name: value for name, value in flat.items() if name in cls._fields})}
+
+    @property
+    def of_self(self) -> AttentionSpec:
+        """What a text's attention to itself computes."""
+        return AttentionSpec(self.score, self.normalize, self.backend)
+
+    @property
+    def of_cross(self) -> AttentionSpec:
+        """What attention to the source computes."""
+        return AttentionSpec(self.cross_score or self.score, self.cross_normalize or self.normalize, self.backend)
 
     @property
     def types(self) -> dict[str, Any]:
@@ -71,6 +89,7 @@ class LayerSpec(NamedTuple):
             raise ValueError(
                 f"heads={self.heads} must divide width={self.width}, and kv_heads={self.kv_heads} must divide heads."
             )
+        self.of_cross.check()
 
     def encoding(self, text: str, site: str, max_length: int) -> PositionEncoding:
         """The position encoding that a text names, at a site.
@@ -81,11 +100,13 @@ class LayerSpec(NamedTuple):
         record = _usable(text, site, sizes)
         if self.mixer in MIXERS and (record.rotate or record.bias):
             raise ValueError(f"encoding={text!r} is of attention's scores, and mixer={self.mixer!r} has none.")
+        self.of_self.check(record)
         return PositionEncoding(record, sizes, self.param_dtype, parent=None)
 
-    def attention(self, encoding: PositionEncoding | None = None) -> MultiHeadAttention:
+    def attention(self, spec: AttentionSpec, encoding: PositionEncoding | None = None) -> MultiHeadAttention:
         """Attention of this size."""
-        return MultiHeadAttention(self.width, self.heads, self.kv_heads, self.qk_norm, **self.types, encoding=encoding)
+        sizes = (self.width, self.heads, self.kv_heads, self.qk_norm)
+        return MultiHeadAttention(*sizes, spec, **self.types, encoding=encoding)
 
     def site(self, dropout: Dropout | None, site: str, place: int) -> Dropout | None:
         """Dropout with a key of its own for one place of a site, None where the site has none."""
@@ -135,6 +156,21 @@ class Residual(nn.Module):
         return (x if self.spec.norm_first else norm(x, valid, is_training)), more
 
 
+class Look(NamedTuple):
+    """What is changed of a layer's heads, and whether to tell what they do."""
+
+    edit: Edit = UNCHANGED
+    with_heads: bool = False
+
+
+PLAIN = Look()
+
+
+def look_at(edits: Edits, kind: str, layer: int, with_heads: bool) -> Look:
+    """A layer's part of what a call asks of one kind of attention; arrays of `edits` have layers first."""
+    return Look(jax.tree.map(lambda array: array[layer], edits.get(kind, UNCHANGED)), with_heads)
+
+
 class Reading(NamedTuple):
     """What self-attention reads: all keys and values, given these tokens' own, with where they stand and the mask."""
 
@@ -143,12 +179,12 @@ class Reading(NamedTuple):
     join: Callable[[KeyValue], KeyValue] = lambda own: own  # to a cache that they are written into
 
     def by(
-        self, attention: MultiHeadAttention, x: Float[Array, "batch t d"], dropout: Dropout | None
-    ) -> tuple[Float[Array, "batch t d"], tuple[KeyValue, Float[Array, "batch h t s"]]]:
-        """What each token reads; what all of them read from, and the weights."""
+        self, attention: MultiHeadAttention, x: Float[Array, "batch t d"], dropout: Dropout | None, look: Look
+    ) -> tuple[Float[Array, "batch t d"], tuple[KeyValue, Heads | None]]:
+        """What each token reads; what all of them read from, and what the heads did."""
         read = self.join(attention.project(x, self.places.queries))
-        out, weights = attention(x, read, self.mask, dropout, self.places)
-        return out, (read, weights)
+        out, heads = attention(x, read, self.mask, dropout, self.places, *look)
+        return out, (read, heads)
 
 
 def into_cache(held: KeyValue, cursor: Int[Array, " batch"]) -> Callable[[KeyValue], KeyValue]:
@@ -172,14 +208,19 @@ class EncoderLayer(nn.Module):
         if spec.mixer in MIXERS:
             self.mixer = MIXERS[spec.mixer](spec.width, spec.reach, self.encoding.sizes.is_causal, **spec.types)
         else:
-            self.self_attention = spec.attention(self.encoding)
+            self.self_attention = spec.attention(spec.of_self, self.encoding)
         self.feed_forward = FeedForward(spec)
         self.residuals = [Residual(spec, place) for place in range(2)]
 
     def __call__(
-        self, x: Float[Array, "batch s d"], valid: Bool[Array, "batch s"], reading: Reading, dropout: Dropout | None
-    ) -> tuple[Float[Array, "batch s d"], KeyValue | None, Float[Array, "batch h s s"] | None]:
-        """The tokens after this layer, what self-attention read, and its weights, where it is self-attention."""
+        self,
+        x: Float[Array, "batch s d"],
+        valid: Bool[Array, "batch s"],
+        reading: Reading,
+        dropout: Dropout | None,
+        look: Look = PLAIN,
+    ) -> tuple[Float[Array, "batch s d"], KeyValue | None, Heads | None]:
+        """The tokens after this layer, what self-attention read, and what its heads did; None of other mixers."""
         spec = self.spec
         if spec.mixer == WINDOW:
             near = window_mask(x.shape[-2], x.shape[-2], spec.reach)
@@ -188,13 +229,13 @@ class EncoderLayer(nn.Module):
         def attend(x):
             if spec.mixer in MIXERS:
                 return self.mixer(x, valid), (None, None)
-            return reading.by(self.self_attention, x, spec.site(dropout, "attention", 0))
+            return reading.by(self.self_attention, x, spec.site(dropout, "attention", 0), look)
 
         def feed(x):
             return self.feed_forward(x, spec.site(dropout, "hidden", 0)), None
 
-        x, (read, weights) = self.residuals[0](x, valid, dropout, attend)
-        return self.residuals[1](x, valid, dropout, feed)[0], read, weights
+        x, (read, heads) = self.residuals[0](x, valid, dropout, attend)
+        return self.residuals[1](x, valid, dropout, feed)[0], read, heads
 
 
 class DecoderLayer(nn.Module):
@@ -204,8 +245,8 @@ class DecoderLayer(nn.Module):
     encoding: PositionEncoding
 
     def setup(self):
-        self.self_attention = self.spec.attention(self.encoding)
-        self.cross_attention = self.spec.attention()
+        self.self_attention = self.spec.attention(self.spec.of_self, self.encoding)
+        self.cross_attention = self.spec.attention(self.spec.of_cross)
         self.feed_forward = FeedForward(self.spec)
         self.residuals = [Residual(self.spec, place) for place in range(3)]
 
@@ -221,15 +262,20 @@ class DecoderLayer(nn.Module):
         memory: KeyValue,
         memory_mask: Mask,
         dropout: Dropout | None = None,
-    ) -> tuple[Float[Array, "batch t d"], KeyValue, dict[str, Array]]:
-        """The tokens after this layer, the words that self-attention read, and both attentions' weights."""
+        looks: Mapping[str, Look] = {},
+    ) -> tuple[Float[Array, "batch t d"], KeyValue, dict[str, Heads | None]]:
+        """The tokens after this layer, the words that self-attention read, and what the heads of both attentions did.
+
+        `looks` are by kind, "decoder" and "cross".
+        """
         spec = self.spec
 
         def read_words(x):
-            return reading.by(self.self_attention, x, spec.site(dropout, "attention", 0))
+            return reading.by(self.self_attention, x, spec.site(dropout, "attention", 0), looks.get("decoder", PLAIN))
 
         def read_memory(x):
-            return self.cross_attention(x, memory, memory_mask, spec.site(dropout, "attention", 1))
+            site, look = spec.site(dropout, "attention", 1), looks.get("cross", PLAIN)
+            return self.cross_attention(x, memory, memory_mask, site, None, *look)
 
         def feed(x):
             return self.feed_forward(x, spec.site(dropout, "hidden", 0)), None

@@ -1,15 +1,10 @@
-"""Local attention: a window of keys around a centre that may lie between two of them."""
-
-from collections.abc import Callable
+"""Local attention: where its window stands, and how its weights fall off (the mask is `masking.near_mask`)."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.ops.dropout import Dropout, drop
-from attention_jax.ops.masking import Mask, combine
-from attention_jax.ops.pooling import Values, Weights, attention_weights, pool
-from attention_jax.ops.scoring import dot, scaled_dot
+from attention_jax.ops.scoring import dot
 from attention_jax.ops.shapes import align_ranks, require_shape
 
 
@@ -25,31 +20,12 @@ def predicted_centre(
     return jnp.multiply(*align_ranks(fraction, lengths[..., None]))
 
 
-def local_attend_with_weights(
-    query: Float[Array, "*#batch q dq"],
-    key: Float[Array, "*#batch k dk"],
-    value: Float[Array, "*#batch k v"],
-    centre: Float[Array, "*#batch q"],
-    window: int,
-    *,
-    score: Callable = scaled_dot,
-    score_params: tuple = (),
-    mask: Mask | None = None,
-    is_gaussian: bool = False,
-    dropout: Dropout | None = None,
-) -> tuple[Values, Weights]:
-    """Σ_s α_s v_s over the keys |s − p| ≤ D around each query's centre p, and the weights before dropout.
+def gaussian_window(
+    width: float, centres: Float[Array, "*batch q"], places: Float[Array, "*#batch k"]
+) -> Float[Array, "*batch q k"]:
+    """exp(−(s − p)² / 2σ²), σ = width / 2, of keys at s and a centre p (Luong et al. 2015, eq. 10).
 
-    α = softmax(score) inside the window, clipped where the keys that `mask` allows end (Luong et al.
-    2015, §3.2: local-m, with p the query's own place). With `is_gaussian` (local-p, eq. 10)
-    α_s is then multiplied, not normalised again, by exp(−(s − p)² / 2σ²), σ = D / 2: the gradient reaches p.
+    As the `window` of a `Relative` it multiplies weights that are not divided again, so that the gradient reaches p.
     """
-    if window < 1:
-        raise ValueError(f"window={window}: needs 1 or more.")
-    distance_QxK = jnp.subtract(*align_ranks(jnp.arange(key.shape[-2], dtype=centre.dtype), centre[..., None]))
-    weights = attention_weights(
-        query, key, score=score, score_params=score_params, mask=combine(jnp.abs(distance_QxK) <= window, mask)
-    )
-    if is_gaussian:
-        weights = weights * jnp.exp(-jnp.square(distance_QxK) / (2 * (window / 2) ** 2)).astype(weights.dtype)
-    return pool(drop(weights, dropout), value), weights
+    distance = jnp.subtract(*align_ranks(places[..., None, :], centres[..., :, None]))
+    return jnp.exp(-jnp.square(distance) / (2 * (width / 2) ** 2))

@@ -76,6 +76,29 @@ def segment_mask(query_segments: Int[Array, "*batch q"], key_segments: Int[Array
     return MaskRule(_same_segment, arrays, arrays[0].shape[-1], arrays[1].shape[-1])
 
 
+def keys_mask(valid: Bool[Array, "*batch k"]) -> MaskRule:
+    """Attend to the keys that are `valid`, such as those that are not padding: `[..., K] → [..., 1, K]`."""
+    return MaskRule(_valid, (jnp.asarray(valid),), None, valid.shape[-1])
+
+
+def near_mask(centre: Float[Array, "*batch q"], window: float, num_keys: int) -> MaskRule:
+    """Attend to keys at most `window` places from each query's centre, which may lie between two of them."""
+    if window < 1:
+        raise ValueError(f"window={window}: needs 1 or more.")
+    return MaskRule(_near_centre, (jnp.asarray(centre), jnp.asarray(window)), centre.shape[-1], num_keys)
+
+
+def with_axes(mask: Mask, count: int) -> Mask:
+    """The mask with `count` axes of size 1 before its queries, for heads: `[..., Q, K] → [..., 1, Q, K]`.
+
+    A rule stays a rule.
+    """
+    axes = tuple(range(-2 - count, -2))
+    if isinstance(mask, MaskRule):
+        return MaskRule(_WithAxes(mask.rule, axes), mask.arrays, mask.num_queries, mask.num_keys)
+    return jnp.expand_dims(mask, axes)
+
+
 def combine(*masks: Mask | None) -> Mask | None:
     """The mask that every given mask allows, ranks aligned; a rule where all are rules, else an array."""
     present = tuple(mask for mask in masks if mask is not None)
@@ -85,6 +108,15 @@ def combine(*masks: Mask | None) -> Mask | None:
     if len(rules) == len(present):
         return _combine_rules(rules)
     return _conjunction([materialize(mask) for mask in present])
+
+
+def as_rule(mask: Mask | None, num_queries: int, num_keys: int) -> MaskRule:
+    """The mask as a rule: itself, one that looks an array up, or for None one that allows all keys."""
+    if isinstance(mask, MaskRule):
+        return mask
+    if mask is None:
+        return MaskRule(_all, (), None, num_keys)
+    return MaskRule(_looked_up, (materialize(mask),), num_queries if mask.shape[-2] > 1 else None, num_keys)
 
 
 def materialize(mask: Mask) -> Bool[Array, "*batch q k"]:
@@ -101,7 +133,7 @@ def masked_softmax(scores: Float[Array, "*batch q k"], mask: Mask | None = None)
 
     α_i = m_i exp(a_i) / Σ_j m_j exp(a_j), accumulated in float32. Gradients are finite for every mask.
     """
-    scores_f32, allowed = _with_mask(scores, mask)
+    scores_f32, allowed = with_mask(scores, mask)
     peak = jax.lax.stop_gradient(jnp.max(scores_f32, axis=-1, keepdims=True, where=allowed, initial=-jnp.inf))
     peak = jnp.where(jnp.isfinite(peak), peak, 0)
     weights = jnp.where(allowed, jnp.exp(jnp.where(allowed, scores_f32 - peak, 0)), 0)
@@ -117,7 +149,7 @@ def masked_normalize(
     """
     if empty not in ("zeros", "mean"):
         raise ValueError(f"empty={empty!r}: choose 'zeros' or 'mean'.")
-    weights_f32, allowed = _with_mask(weights, mask)
+    weights_f32, allowed = with_mask(weights, mask)
     weights_f32 = jnp.where(allowed, weights_f32, 0)
     total = jnp.sum(weights_f32, axis=-1, keepdims=True)
     if empty == "mean":
@@ -126,7 +158,8 @@ def masked_normalize(
     return _divide(weights_f32, total).astype(weights.dtype)
 
 
-def _with_mask(scores: Array, mask: Mask | None) -> tuple[Array, Array]:
+def with_mask(scores: Array, mask: Mask | None) -> tuple[Array, Array]:
+    """Scores in float32 or more, and where the mask allows them, of the same rank; ValueError where they do not fit."""
     scores_f32 = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     if mask is None:
         return scores_f32, jnp.ones((1,) * scores.ndim, bool)
@@ -174,6 +207,25 @@ def _same_segment(query_index, key_index, query_segments, key_segments):
     return query_segments[..., query_index] == key_segments[..., key_index]
 
 
+def _all(query_index, key_index):
+    return jnp.ones(jnp.broadcast_shapes(query_index.shape, key_index.shape), bool)
+
+
+def _looked_up(query_index, key_index, array):
+    rows, columns = array.shape[-2:]
+    return array[..., jnp.minimum(query_index, rows - 1), jnp.minimum(key_index, columns - 1)]
+
+
+def _valid(query_index, key_index, valid):
+    del query_index
+    return valid[..., key_index]
+
+
+def _near_centre(query_index, key_index, centre, window):
+    distance = jnp.subtract(*align_ranks(key_index.astype(centre.dtype), centre[..., query_index]))
+    return jnp.abs(distance) <= window
+
+
 def _compare(operation: Callable, a: Array, b: Array) -> Array:
     return operation(*_aligned(a, b))
 
@@ -209,6 +261,17 @@ class _All:
             for rule, count in zip(self.rules, self.counts, strict=True)
         ]
         return _conjunction(parts)
+
+
+@dataclass(frozen=True)
+class _WithAxes:
+    """A rule whose masks get axes of size 1; equal rules compare equal under jit."""
+
+    rule: Callable
+    axes: tuple[int, ...]
+
+    def __call__(self, query_index, key_index, *arrays):
+        return jnp.expand_dims(self.rule(query_index, key_index, *arrays), self.axes)
 
 
 def _combine_rules(masks: tuple[MaskRule, ...]) -> MaskRule:

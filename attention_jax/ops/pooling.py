@@ -14,20 +14,21 @@ Self-attention of six three-dimensional tokens, by plain dot products:
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.kernels import kernel_weights
-from attention_jax.ops.masking import Mask, masked_normalize, masked_softmax
-from attention_jax.ops.scoring import scaled_dot
+from attention_jax.ops.masking import Mask
+from attention_jax.ops.normalizing import make_normalizer
+from attention_jax.ops.scoring import Score, make_score, scaled_dot
 from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_same_size
 
 Values = Float[Array, "*batch q v"]
 Weights = Float[Array, "*batch q k"]
-
-NORMALIZERS: dict[str, Callable] = {"softmax": masked_softmax, "sum": masked_normalize}
 
 
 def attend(
@@ -35,63 +36,79 @@ def attend(
     key: Float[Array, "*#batch k dk"],
     value: Float[Array, "*#batch k v"],
     *,
-    score: Callable = scaled_dot,
+    score: Callable | str = scaled_dot,
     score_params: tuple = (),
     mask: Mask | None = None,
     bias: Float[Array, "*#batch #q #k"] | None = None,
     normalize: str = "softmax",
     dropout: Dropout | None = None,
+    **more: Any,
 ) -> Values:
     """Σ_i α_i v_i with α = normalise(score(q, k) + bias) over the keys that `mask` allows.
 
     Query `[..., Q, Dq]`, key `[..., K, Dk]`, value `[..., K, V]` → `[..., Q, V]` (Vaswani et al. 2017,
-    §3.2). `normalize` is "softmax", or "sum" for scores that are non-negative weights already.
-    Dropout acts on the weights. Raises ValueError where shapes do not fit.
+    §3.2). `score` is a function, or names one of `SCORES`; `normalize` names one of `NORMALIZERS`: "softmax",
+    or "sum" for scores that are non-negative weights already. Dropout acts on the weights; `more` are other fields of
+    `Attention`. Raises ValueError where shapes do not fit.
     """
-    return attend_with_weights(
-        query, key, value, score=score, score_params=score_params,
-        mask=mask, bias=bias, normalize=normalize, dropout=dropout,
-    )[0]  # fmt: skip
+    asked = {"score": score, "score_params": score_params, "mask": mask, "bias": bias, "dropout": dropout, **more}
+    return pooled(query, key, value, attention_of(normalize=normalize, **asked)).values
 
 
 def attend_with_weights(
     query: Float[Array, "*#batch q dq"],
     key: Float[Array, "*#batch k dk"],
     value: Float[Array, "*#batch k v"],
-    *,
-    score: Callable = scaled_dot,
-    score_params: tuple = (),
-    mask: Mask | None = None,
-    bias: Float[Array, "*#batch #q #k"] | None = None,
-    normalize: str = "softmax",
-    dropout: Dropout | None = None,
+    **asked: Any,
 ) -> tuple[Values, Weights]:
     """`attend`, and the weights `[..., Q, K]` as they were before dropout."""
+    found: Any = pooled(query, key, value, attention_of(**asked, with_weights=True))
+    return found.values, found.weights
+
+
+def attention_of(*, score: Callable | Score | str = scaled_dot, normalize: str = "softmax", **more: Any) -> Attention:
+    """The record of what is asked for. Raises ValueError for names that are not known."""
+    chosen = make_score(score) if isinstance(score, str) else score if isinstance(score, Score) else Score(score)
+    return Attention(score=chosen, normalizer=make_normalizer(normalize), **more)
+
+
+def pooled(
+    query: Float[Array, "*#batch q dq"],
+    key: Float[Array, "*#batch k dk"],
+    value: Float[Array, "*#batch k v"],
+    attention: Attention,
+) -> Attended:
+    """What `attention` says, with the weights of all queries and keys in memory at once."""
     _require_pairs(key, value)
-    weights = attention_weights(
-        query, key, score=score, score_params=score_params, mask=mask, bias=bias, normalize=normalize
-    )
-    return pool(drop(weights, dropout), value), weights
+    weights, relative = attention_weights(query, key, attention), attention.relative
+    if attention.replacement is not None:
+        chosen, others, weights = align_ranks(*attention.replacement, weights)
+        weights = jnp.where(chosen, others.astype(weights.dtype), weights)
+    kept = drop(weights, attention.dropout)
+    values = pool(kept, value)
+    if relative.mix is not None:
+        mixed = relative.mix(relative.params, kept, relative.queries, relative.keys)
+        values += mixed.astype(values.dtype)
+    return Attended(values, weights if attention.with_weights else None)
 
 
 def attention_weights(
-    query: Float[Array, "*#batch q dq"],
-    key: Float[Array, "*#batch k dk"],
-    *,
-    score: Callable = scaled_dot,
-    score_params: tuple = (),
-    mask: Mask | None = None,
-    bias: Float[Array, "*#batch #q #k"] | None = None,
-    normalize: str = "softmax",
+    query: Float[Array, "*#batch q dq"], key: Float[Array, "*#batch k dk"], attention: Attention
 ) -> Weights:
-    """normalise(score(q, k) + bias) over the keys that `mask` allows: the weights of `attend`, `[..., Q, K]`."""
-    if normalize not in NORMALIZERS:
-        raise ValueError(f"normalize={normalize!r}: choose one of {', '.join(NORMALIZERS)}.")
-    scores = score(query, key, *score_params)
-    if bias is not None:
-        require_broadcast("bias", bias.shape, "scores", scores.shape)
-        scores = sum(align_ranks(scores, bias))
-    return NORMALIZERS[normalize](scores, mask)
+    """normalise(score(q, k) + bias) over the keys that the mask allows, `[..., Q, K]`, times the window."""
+    scores = attention.score.apply(query, key, *attention.score_params)
+    relative = attention.relative
+    if attention.bias is not None:
+        require_broadcast("bias", attention.bias.shape, "scores", scores.shape)
+        scores = jnp.add(*align_ranks(scores, attention.bias))
+    if relative.bias is not None:
+        bias = relative.bias(relative.params, query, relative.queries, relative.keys)
+        scores = jnp.add(*align_ranks(scores, bias))
+    weights = attention.normalizer.apply(scores, attention.mask, *attention.normalizer_params)
+    if relative.window is None:
+        return weights
+    window = relative.window(relative.params, relative.queries, relative.keys)
+    return jnp.multiply(*align_ranks(weights, window.astype(weights.dtype)))
 
 
 def kernel_regression(

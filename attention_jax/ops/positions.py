@@ -6,7 +6,6 @@ drawn at random. Positions are an argument and never an array's index, so that p
 decoding need nothing of their own.
 """
 
-import ast
 import dataclasses
 import functools
 import math
@@ -18,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.ops.encoding import Encoding, Spec
+from attention_jax.ops.naming import built, parse
 from attention_jax.ops.relative import alibi, fire, kerple, shaw, t5
 from attention_jax.ops.relative import alibi_slopes as alibi_slopes  # with those here, what others may want
 from attention_jax.ops.relative import t5_bucket as t5_bucket
@@ -209,32 +209,17 @@ def make_encoding(text: str, **options: Any) -> Encoding:
     "randomized_NAME" wraps any with positions drawn at random, from `longest`. Options may be arguments too. Raises
     ValueError for another name or option.
     """
-    name, _, written = text.partition(":")
-    base = name.removeprefix(RANDOMIZED)
+    name, written = parse(text)
+    base, options = name.removeprefix(RANDOMIZED), written | options
     if base not in BUILDERS or (base == "none" and base != name):
         raise ValueError(f"encoding={name!r}: choose one of {', '.join(ENCODINGS)}.")
-    options = _options(written) | options
     wrapped = {"longest": options.pop("longest")} if base != name and "longest" in options else {}
-    try:
+
+    def make():
         found = BUILDERS[base](**options)
         return found if base == name else randomized(found, **wrapped)
-    except TypeError as error:
-        raise ValueError(f"encoding={text!r}: {base} {str(error).partition('() ')[2] or error}.") from None
-    except ValueError as error:
-        raise ValueError(f"encoding={text!r}: {error}") from None
 
-
-def _options(written: str) -> dict[str, Any]:
-    """From "factor=4,scaling=yarn" to {"factor": 4, "scaling": "yarn"}."""
-    pairs = [option.partition("=") for option in written.split(",") if option]
-    return {name.strip(): _value(value) for name, _, value in pairs}
-
-
-def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    return built("encoding", text, base, make)
 
 
 ENCODINGS: dict[str, Encoding] = {name: build() for name, build in BUILDERS.items()}

@@ -85,3 +85,20 @@ def recurrent(
     time_first = jnp.moveaxis(weights.project(x), -2, 0), jnp.moveaxis(valid, -1, 0)
     last, outputs = jax.lax.scan(step, start, time_first, reverse=reverse)
     return jnp.moveaxis(outputs, 0, -2), last
+
+
+def stacked_step(
+    cell: str,
+    layers: tuple[CellWeights, ...],
+    states: tuple[State, ...],
+    gates: Float[Array, "*batch gh"],
+    masks: Float[Array, "layers *batch h"] | None = None,
+) -> tuple[State, ...]:
+    """One step of stacked layers, the first's input already projected; `masks` multiply what goes up."""
+    advanced: list[State] = []
+    for layer, (weights, state) in enumerate(zip(layers, states, strict=True)):
+        if layer > 0:
+            below = advanced[-1][0]
+            gates = weights.project(below if masks is None else below * masks[layer])
+        advanced.append(CELLS[cell].step(state, gates, weights))
+    return tuple(advanced)

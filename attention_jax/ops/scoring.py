@@ -5,6 +5,7 @@ arguments, in the formula's order, and multiply from the right. Products accumul
 scores of bfloat16 inputs are returned in float32: the softmax that follows needs the digits.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,7 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attention_jax.ops.shapes import require_batch, require_same_size, require_shape
+from attention_jax.ops import naming
+from attention_jax.ops.kernels import KERNELS
+from attention_jax.ops.naming import more_than_0, whole
+from attention_jax.ops.shapes import require_batch, require_choice, require_same_size, require_shape
 
 Query = Float[Array, "*#batch q d"]
 Key = Float[Array, "*#batch k d"]
@@ -85,10 +89,15 @@ def gaussian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
     ‖q − k‖² = ‖q‖² − 2 qᵀk + ‖k‖², which loses digits where ‖q‖² is much larger than ‖q − k‖²:
     far from the origin use `kernels.kernel_weights`. `width` is one number.
     """
-    _require_equal_sizes(query, key)
     require_shape("width", jnp.asarray(width), (), "one width serves every query and key")
-    squared = _norm2(query)[..., :, None] - 2 * dot(query, key) + _norm2(key)[..., None, :]
-    return -jnp.maximum(squared, 0) / (2 * width**2)
+    return -_squared_distance(query, key) / (2 * width**2)
+
+
+def kernel(query: Query, key: Key, name: str = "gaussian", width: Scalar = 1.0) -> Scores:
+    """K(‖q − k‖ / width) of the kernel that `name` names: weights already, for `normalize="sum"` (Nadaraya 1964)."""
+    require_choice("name", name, tuple(KERNELS))
+    squared = _squared_distance(query, key)
+    return KERNELS[name].apply(jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).tiny)) / width)
 
 
 def cosine(query: Query, key: Key, temperature: Scalar = 1.0) -> Scores:
@@ -98,7 +107,7 @@ def cosine(query: Query, key: Key, temperature: Scalar = 1.0) -> Scores:
 
 
 def location(query: Query, w: Float[Array, "d longest"], num_keys: int) -> Scores:
-    """W q, one number for every place of a key (Luong et al. 2015, eq. 8); it never looks at keys, so it is a `bias`.
+    """W q, one number for every place of a key (Luong et al. 2015, eq. 8): it never looks at the keys themselves.
 
     Raises ValueError for more keys than W has columns.
     """
@@ -127,12 +136,16 @@ class Projected(NamedTuple):
 class Score(NamedTuple):
     """A score, the shapes of its parameters, (query size, key size, hidden size) → {name: shape}, and its projections.
 
-    `project(query size, *params)` is None where the score projects nothing.
+    `project(query size, *params)` is None where the score projects nothing. `is_weight`: it is a weight ≥ 0 already,
+    not the logarithm of one. `room`: the most keys that it can score by their place, None where it sees none.
     """
 
     apply: Callable
     shapes: Callable[[int, int, int], dict[str, tuple[int, ...]]] = lambda query, key, hidden: {}
     project: Callable[..., Projected] | None = None
+    needs_equal_sizes: bool = False
+    is_weight: bool = False
+    room: int | None = None
 
     def projected(self, query_size: int, *params: Array) -> Projected:
         """The same score in two halves."""
@@ -149,24 +162,55 @@ class Score(NamedTuple):
         return self.init_with(lambda name, make, *args: make(next(keys), *args), query_size, key_size, hidden, dtype)
 
 
-SCORES: dict[str, Score] = {
-    "dot": Score(dot),
-    "scaled_dot": Score(scaled_dot),
-    "bilinear": Score(bilinear, lambda q, k, h: {"matrix": (q, k)}, lambda q, matrix: Projected(dot, w_k=matrix.T)),
-    "additive": Score(
+def _bound(score: Callable, **options: float | None) -> Callable:
+    """The score with those options that are given, each a number more than 0."""
+    given = {name: more_than_0(name, value) for name, value in options.items() if value is not None}
+    return functools.partial(score, **given) if given else score
+
+
+def _kernels(name: str) -> Callable:
+    require_choice("name", name, tuple(KERNELS))
+    return functools.partial(kernel, name=name)
+
+
+BUILDERS: dict[str, Callable[..., Score]] = {
+    "dot": lambda: Score(dot, needs_equal_sizes=True),
+    "scaled_dot": lambda: Score(scaled_dot, needs_equal_sizes=True),
+    "bilinear": lambda: Score(
+        bilinear, lambda q, k, h: {"matrix": (q, k)}, lambda q, matrix: Projected(dot, w_k=matrix.T)
+    ),
+    "additive": lambda hidden=0: Score(
         additive,
-        lambda q, k, h: {"w_q": (q, h), "w_k": (k, h), "w_v": (h,)},
+        lambda q, k, h: {"w_q": (q, hidden or h), "w_k": (k, hidden or h), "w_v": (hidden or h,)},
         lambda q, w_q, w_k, w_v: Projected(additive_projected, w_q, w_k, (w_v,)),
     ),
-    "concat": Score(
+    "concat": lambda hidden=0: Score(
         concat,
-        lambda q, k, h: {"w": (q + k, h), "w_v": (h,)},
+        lambda q, k, h: {"w": (q + k, hidden or h), "w_v": (hidden or h,)},
         lambda q, w, w_v: Projected(additive_projected, w[:q], w[q:], (w_v,)),
     ),
-    "gaussian": Score(gaussian),
-    "cosine": Score(cosine),
-    "zero": Score(zero),
+    "gaussian": lambda width=None: Score(_bound(gaussian, width=width), needs_equal_sizes=True),
+    "kernel": lambda name="gaussian", width=None: Score(
+        _bound(_kernels(name), width=width), needs_equal_sizes=True, is_weight=True
+    ),
+    "cosine": lambda temperature=None: Score(_bound(cosine, temperature=temperature), needs_equal_sizes=True),
+    "location": lambda longest=64: Score(
+        lambda query, key, w: location(query, w, key.shape[-2]),
+        lambda q, k, h: {"w": (q, whole("longest", longest))},
+        room=longest,
+    ),
+    "zero": lambda: Score(zero),
 }
+SCORES: dict[str, Score] = {name: build() for name, build in BUILDERS.items()}
+
+
+@functools.cache
+def make_score(text: str) -> Score:
+    """The score that a text names, with options: "gaussian:width=2", "kernel:name=boxcar", "additive:hidden=64".
+
+    Raises ValueError for another name or option.
+    """
+    return naming.build("score", text, BUILDERS)
 
 
 def _require_equal_sizes(query: Array, key: Array) -> None:
@@ -181,6 +225,12 @@ def _require_equal_sizes(query: Array, key: Array) -> None:
 def _project(x: Array, matrix: Array) -> Array:
     projected = jnp.einsum("...d,dh->...h", x, matrix, preferred_element_type=_accumulator(x, matrix))
     return projected.astype(jnp.result_type(x, matrix))
+
+
+def _squared_distance(query: Query, key: Key) -> Scores:
+    """‖q − k‖² = ‖q‖² − 2 qᵀk + ‖k‖², at least 0."""
+    _require_equal_sizes(query, key)
+    return jnp.maximum(_norm2(query)[..., :, None] - 2 * dot(query, key) + _norm2(key)[..., None, :], 0)
 
 
 def _norm2(x: Array) -> Array:

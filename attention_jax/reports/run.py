@@ -106,7 +106,8 @@ def _model(config: Flat, result: Flat) -> str:
     parts = {name.removeprefix("kwargs."): value for name, value in own.items()}
     sizes = [f"{name.replace('_', ' ')} {parts[name]}" for name in SIZES if parts.get(name) not in (None, "")]
     name = config.get("model.name", config.get("model.mixer", ""))
-    return _joined([name, *sizes, _told(result, "cost.parameters", "{} parameters")])
+    how = [f"{key} {parts[key]}" for key in ("score", "normalize") if key in parts]
+    return _joined([name, *how, *sizes, _told(result, "cost.parameters", "{} parameters")])
 
 
 def _data(config: Flat, result: Flat) -> str:

@@ -5,12 +5,13 @@ import shutil
 
 import numpy as np
 import pytest
+from texts import BASE
 
 from attention_jax.data import digests
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import load, load_references
 from attention_jax.data.importing import load_or_import
-from attention_jax.data.text import load_text
+from attention_jax.data.text_importing import load_text
 from attention_jax.errors import UserError
 from configs.nmt import CORPORA
 
@@ -27,7 +28,10 @@ FILES = [
     "source.vocabulary",
     "target.vocabulary",
 ]
-TEXT_FILES = ["train.npy", "held_out.npy", "text.vocabulary"]
+TEXT_FILES = [
+    *(f"{split}{kind}.npy" for split in ("train", "validation", "test") for kind in ("", ".documents")),
+    "text.vocabulary",
+]
 ADVICE = "Remove the folder {folder}, and its run's next command imports it again."
 
 
@@ -43,6 +47,7 @@ def corpus(tmp_path_factory):
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
+    (folder / "t.txt").write_text(PAIRS)
     open_text(folder / "data")
     return folder / "data"
 
@@ -53,7 +58,7 @@ def open_corpus(folder):
 
 
 def open_text(folder):
-    return load_text(folder, "", "characters", 0, 0.1, 0)
+    return load_text(folder, BASE._replace(path=str(folder.parent / "t.txt"), held_out_test=0.1))
 
 
 def flip(path, place=-1):
@@ -124,28 +129,38 @@ def test_a_damaged_meta_is_one_line(request, tmp_path, which, damage, problem):
     assert str(error.value).endswith(ADVICE.format(folder=folder))
 
 
-@pytest.mark.parametrize("which", ["corpus", "text"])
-def test_an_older_import_is_opened_and_its_token_arrays_are_compared_with_the_fingerprint(request, tmp_path, which):
+def test_an_older_import_is_opened_and_its_token_arrays_are_compared_with_the_fingerprint(corpus, tmp_path):
     folder = tmp_path / "data"
-    shutil.copytree(request.getfixturevalue(which), folder)
+    shutil.copytree(corpus, folder)
     without_digests(folder)
-    opened = open_corpus if which == "corpus" else open_text
-    opened(folder)
-    flip(folder / ("test.target.npy" if which == "corpus" else "held_out.npy"))
+    open_corpus(folder)
+    flip(folder / "test.target.npy")
     with pytest.raises(UserError, match=f"{folder}: damaged: its token arrays are not those of the import"):
-        opened(folder)
+        open_corpus(folder)
+
+
+def test_an_older_import_of_a_text_which_had_two_parts_and_no_documents_says_how_to_go_on(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("train.npy", "held_out.npy"):
+        np.save(folder / name, np.arange(9, dtype=np.uint16))
+    (folder / "text.vocabulary").write_text("[]")
+    digests.write_meta(folder, {"vocabulary": 9, "fingerprint": "0"})
+    with pytest.raises(UserError, match=f"{folder}/meta.json: damaged: it does not say .*splits. Remove the folder"):
+        open_text(folder)
 
 
 def test_what_is_removed_is_imported_again_through_the_link_that_cells_of_a_sweep_have(corpus, tmp_path):
     shared, link = tmp_path / "shared", tmp_path / "data"
     link.symlink_to("shared")
-    found = np.array(open_text(link).train)
+    (tmp_path / "t.txt").write_text(PAIRS)
+    found = np.array(open_text(link).splits["train"].tokens)
     assert link.is_symlink()
     flip(shared / "train.npy")
     with pytest.raises(UserError, match=f"Remove the folder {shared}, "):
         open_text(link)
     shutil.rmtree(shared)
-    np.testing.assert_array_equal(open_text(link).train, found)
+    np.testing.assert_array_equal(open_text(link).splits["train"].tokens, found)
     assert link.is_symlink()
 
 

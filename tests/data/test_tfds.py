@@ -1,16 +1,19 @@
 """Data sets of TFDS: prepared from files, read back, mocked, and refused by name; all without TensorFlow."""
 
+import contextlib
 import itertools
 import socket
 import sys
 
 import pytest
 from support import DATA
+from texts import BASE, decoded
 
 from attention_jax.data.config import DataConfig
 from attention_jax.data.importing import export_to_tfds, load_or_import
 from attention_jax.data.sources import BadLines, read_tsv
-from attention_jax.data.tfds import read_tfds
+from attention_jax.data.text_importing import load_text
+from attention_jax.data.tfds import read_tfds, read_tfds_text
 from attention_jax.errors import UserError
 from configs.nmt import CORPORA
 
@@ -62,10 +65,19 @@ def test_a_part_of_a_split_is_named_as_tfds_does(prepared):
     assert pairs(prepared, "train[:7]") == pairs(prepared)[:7]
 
 
-def test_the_mocks_of_tfds_are_read(tmp_path):
+@contextlib.contextmanager
+def mocked(count):
+    """The mocks of TFDS, whose reading of many examples at once misses an argument."""
     import tensorflow_datasets as tfds
 
-    with tfds.testing.mock_data(num_examples=5):
+    with tfds.testing.mock_data(num_examples=count), pytest.MonkeyPatch.context() as patch:
+        many = lambda self, places: [self[place] for place in places]  # noqa: E731
+        patch.setattr(tfds.core.data_sources.array_record.ArrayRecordDataSource, "__getitems__", many)
+        yield
+
+
+def test_the_mocks_of_tfds_are_read(tmp_path):
+    with mocked(5):
         found = list(read_tfds("ted_hrlr_translate/pt_to_en", str(tmp_path), "train", ("pt", "en"), BadLines("skip")))
     assert len(found) == 5
     assert all(pair.source and pair.target for pair in found)
@@ -115,3 +127,48 @@ def test_a_name_that_tfds_cannot_use_is_refused(tmp_path, name):
     with pytest.raises(UserError, match="is no name for a data set"):
         export_to_tfds(tmp_path / name, tsv_config(tmp_path / "pairs.txt"))
     assert not list(tmp_path.iterdir())
+
+
+def texts(folder, name="pairs", split="train", key="en"):
+    return list(read_tfds_text(name, str(folder / "tfds"), split, key))
+
+
+def test_the_texts_of_a_data_set_are_what_its_examples_have_under_a_key(prepared):
+    assert texts(prepared) == [source for source, _ in pairs(prepared)]
+    assert texts(prepared, "pairs", "train[:7]", "fr") == [target for _, target in pairs(prepared)][:7]
+    assert "tensorflow" not in sys.modules
+
+
+def test_a_text_of_tfds_has_its_splits_or_shares_held_out(prepared, tmp_path):
+    config = BASE._replace(source="tfds:pairs", path=str(prepared / "tfds"), key="en", tokenizer="bytes")
+    given = load_text(tmp_path / "given", config._replace(validation_path="validation", test_path="test"))
+    assert {name: decoded(given, name) for name in given.splits} == {
+        name: texts(prepared, split=name) for name in ("train", "validation", "test")
+    }
+    drawn = load_text(tmp_path / "drawn", config)
+    documents = texts(prepared)
+    assert sorted(decoded(drawn, "train") + decoded(drawn, "validation")) == sorted(documents)
+    assert len(decoded(drawn, "validation")) == round(0.1 * len(documents))
+
+
+def test_the_mock_of_lm1b_is_a_text(tmp_path):
+    config = BASE._replace(source="tfds:lm1b", path=str(tmp_path), validation_path="test", tokenizer="characters")
+    with mocked(20):
+        text = load_text(tmp_path / "data", config)
+    assert text.splits["train"].counts.documents == text.splits["validation"].counts.documents == 20
+    assert all(decoded(text, "train"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "lm2b"}, "config.data.source=tfds:lm2b: no such data set. The nearest are lm1b"),
+        ({"key": "text"}, "config.data.key='text': tfds:pairs has text in en, fr"),
+        ({"name": "imdb_reviews", "key": "label"}, "config.data.key='label': tfds:imdb_reviews has text in text"),
+        ({"name": "mnist", "key": "label"}, "config.data.key='label': tfds:mnist has no text, but image, label"),
+        ({"split": "dev"}, "tfds:pairs has no split 'dev', but train, validation, test"),
+    ],
+)
+def test_a_data_set_without_the_text_that_is_asked_for_is_refused(prepared, change, message):
+    with pytest.raises(UserError, match=message):
+        texts(prepared, **change)

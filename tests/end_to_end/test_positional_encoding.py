@@ -138,7 +138,7 @@ def test_sliding_perplexity_is_that_of_single_tokens_with_all_their_context(tmp_
     session = Session(config, tmp_path / "data")
     model, variables = session.model, session.init(jax.random.key(0))
     found = session.measure(variables, config)
-    text = np.load(tmp_path / "data" / "held_out.npy").astype(np.int32)
+    text = np.load(tmp_path / "data" / "validation.npy").astype(np.int32)
     last = np.random.default_rng(config.data.seed).integers(32, len(text), 16)
     for context in (16, 32):
         logits = model.apply(variables, jnp.stack([text[p - context : p] for p in last]))[:, -1]
@@ -151,7 +151,7 @@ def test_windows_side_by_side_cover_the_same_tokens_at_every_length(tmp_path):
     session = Session(config, tmp_path / "data")
     model, variables = session.model, session.init(jax.random.key(0))
     found = session.measure(variables, config)
-    text = np.load(tmp_path / "data" / "held_out.npy").astype(np.int32)[:241]  # five stretches of 48 in 256 tokens
+    text = np.load(tmp_path / "data" / "validation.npy").astype(np.int32)[:241]  # five stretches of 48 in 256 tokens
     for context in (16, 24):
         windows = text[np.arange(0, 240, context)[:, None] + np.arange(context + 1)]
         losses = -jax.nn.log_softmax(model.apply(variables, windows[:, :-1]))

@@ -52,7 +52,7 @@ VALUES = {
     "abbreviated": ({"optimizer__lr": 3}, ["--config.optimizer.lr: the config has no 'lr'", "mean 'learning_rate'?"]),
     "elsewhere": ({"batch_size": 3}, ["--config.batch_size: the config has no", "mean 'data.batch_tokens'?"]),
     "wrong_type": ({"train__steps": "many"}, ["--config.train.steps=many", "int"]),
-    "model": ({"model__name": "rnn"}, ["config.model.name='rnn'", "bahdanau"]),
+    "model": ({"model__name": "rnn"}, ["config.model.name='rnn'", "recurrent, transformer"]),
     "kwargs": ({"model__kwargs__output": "wide"}, ["config.model.kwargs: output='wide'", "state, deep"]),
     "schedule": ({"optimizer__schedule": "step"}, ["config.optimizer.schedule='step'", "cosine"]),
     "optimizer": ({"optimizer__name": "rmsprop"}, ["config.optimizer.name='rmsprop'", "adam, adamw, sgd, lion"]),

@@ -9,7 +9,7 @@ from attention_jax.launcher import config_files
 def test_a_file_of_the_working_folder_goes_before_the_checkouts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ours = config_files.find("configs/nmt.py")
-    assert config_files.config(ours, "seq2seq,embedded").model.name == "seq2seq"
+    assert config_files.config(ours, "seq2seq,embedded").model.kwargs.attends == "never"
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "nmt.py").write_text("def get_config():\n    return 3\n")
     assert config_files.find("configs/nmt.py") == "configs/nmt.py" != ours

@@ -6,15 +6,26 @@ import numpy as np
 import pytest
 from support import gru_oracle
 
-from attention_jax.models.bahdanau import Bahdanau
+from attention_jax.models.recurrent import RecurrentTranslator
 from attention_jax.ops.dropout import Dropout
 
-SHAPE = {"source_vocabulary": 11, "target_vocabulary": 13, "embedding": 6, "hidden": 8, "cell": "gru"}
+SHAPE = {
+    "source_vocabulary": 11,
+    "target_vocabulary": 13,
+    "embedding": 6,
+    "hidden": 8,
+    "cell": "gru",
+    "attends": "before",
+    "input_feeding": False,
+    "span": "global",
+    "window": 1,
+    "score": "additive",
+}
 KINDS = {
     "book": {"layers": 2, "bidirectional": False, "output": "state"},
     "paper": {"layers": 1, "bidirectional": True, "output": "deep"},
     "both": {"layers": 2, "bidirectional": True, "output": "deep"},
-    "no attention": {"layers": 2, "bidirectional": True, "output": "deep", "attends": False},
+    "no attention": {"layers": 2, "bidirectional": True, "output": "deep", "attends": "never"},
 }
 SOURCE = jnp.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0], [2, 0, 0, 0, 0]])
 LENGTHS = jnp.array([5, 3, 1])
@@ -23,7 +34,9 @@ INPUTS = jnp.array([[1, 4, 5, 6], [1, 7, 8, 2], [1, 9, 0, 0]])
 
 @pytest.fixture(params=KINDS, scope="module")
 def model(request):
-    model = Bahdanau(**SHAPE, **KINDS[request.param], dropout_sites=("embeddings", "layers", "attention", "output"))
+    model = RecurrentTranslator(
+        **SHAPE | KINDS[request.param] | {"dropout_sites": ("embeddings", "layers", "attention", "output")}
+    )
     variables = model.init(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
     noise = iter(jax.random.split(jax.random.key(1), 100))  # biases that start at zero would hide mistakes
     variables = jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables)
@@ -52,7 +65,7 @@ def oracle(model, variables, source, inputs):
     for word in p["target_embedding"]["embedding"][inputs]:
         alpha = None
         context = summary
-        if model.attends:
+        if model.attends == "before":
             e = np.array([np.tanh(states[-1] @ p["w_q"] + key @ p["w_k"]) @ p["w_v"] for key in x])
             alpha = np.exp(e) / np.exp(e).sum()
             context = alpha @ x
@@ -72,17 +85,17 @@ def test_the_model_is_its_equations(model):
     module, variables = model
     logits = module.apply(variables, SOURCE, LENGTHS, INPUTS)
     found = module.apply(variables, SOURCE, LENGTHS, INPUTS, method="attention")
-    assert list(found) == (["cross"] if module.attends else [])
+    assert list(found) == (["cross"] if module.attends == "before" else [])
     for row, length in enumerate(LENGTHS):
         expected, weights = oracle(*model, np.asarray(SOURCE[row, :length]), np.asarray(INPUTS[row]))
         np.testing.assert_allclose(logits[row], expected, rtol=1e-4, atol=1e-4)
-        if module.attends:
-            np.testing.assert_allclose(found["cross"][row, 0, 0, :, :length], weights, rtol=1e-4, atol=1e-5)
+        if module.attends == "before":
+            np.testing.assert_allclose(found["cross"].weights[row, 0, 0, :, :length], weights, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("site", ["embeddings", "layers", "attention", "output"])
 def test_dropout_acts_at_each_named_site_and_at_no_other(site):
-    module = Bahdanau(**SHAPE, **KINDS["both"], dropout_sites=(site,))
+    module = RecurrentTranslator(**SHAPE, **KINDS["both"], dropout_sites=(site,))
     variables = module.init(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
     clean = module.apply(variables, SOURCE, LENGTHS, INPUTS)
     run = jax.jit(
@@ -91,16 +104,16 @@ def test_dropout_acts_at_each_named_site_and_at_no_other(site):
     np.testing.assert_allclose(run(0.0, 0), clean, rtol=1e-4, atol=1e-5)
     assert not np.allclose(run(0.5, 0), clean)
     assert not np.allclose(run(0.5, 0), run(0.5, 1))
-    silent = Bahdanau(**SHAPE, **KINDS["both"], dropout_sites=())
+    silent = RecurrentTranslator(**SHAPE, **KINDS["both"], dropout_sites=())
     np.testing.assert_array_equal(
         silent.apply(variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(0), 0.5)), clean
     )
 
 
 def test_wrong_choices_are_refused_by_name():
-    with pytest.raises(ValueError, match="output='wide': choose one of state, deep"):
-        Bahdanau(**SHAPE, **{**KINDS["book"], "output": "wide"}, dropout_sites=())
+    with pytest.raises(ValueError, match="output='wide': choose one of state, deep, attentional"):
+        RecurrentTranslator(**SHAPE, **{**KINDS["book"], "output": "wide"}, dropout_sites=())
     with pytest.raises(ValueError, match="dropout_sites='weights': choose one of embeddings, layers"):
-        Bahdanau(**SHAPE, **KINDS["book"], dropout_sites=("weights",))
+        RecurrentTranslator(**SHAPE, **KINDS["book"], dropout_sites=("weights",))
     with pytest.raises(TypeError, match="hiden"):
-        Bahdanau(**SHAPE, **KINDS["book"], dropout_sites=(), hiden=3)
+        RecurrentTranslator(**SHAPE, **KINDS["book"], dropout_sites=(), hiden=3)

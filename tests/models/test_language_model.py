@@ -28,7 +28,7 @@ ALL = [
 
 def make(name, **more):
     """The model, and variables that are not at their start: biases of zero would hide mistakes."""
-    module = LanguageModel(**SIZES | {"positions": name} | more)
+    module = LanguageModel.of(**SIZES | {"positions": name} | more)
     variables = jax.jit(module.init)(jax.random.key(0), TOKENS)
     noise = iter(jax.random.split(jax.random.key(1), 200))
     return module, jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables)
@@ -158,8 +158,9 @@ def test_a_layer_reaches_as_far_as_it_says(mixer):
 
 def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
     module, variables = make("rotary")
-    weights = jax.jit(lambda: module.apply(variables, TOKENS, method="attention"))()
+    weights, outputs = jax.jit(lambda: module.apply(variables, TOKENS, method="attention"))()["decoder"]
     assert weights.shape == (2, 2, 2, 6, 6)
+    assert outputs.shape == (2, 2, 2, 6, 4)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
 
 
@@ -177,7 +178,7 @@ def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
 )
 def test_what_does_not_fit_is_refused_by_name(more, message):
     with pytest.raises(ValueError, match=message):
-        LanguageModel(**SIZES | {"positions": "none"} | more)
+        LanguageModel.of(**SIZES | {"positions": "none"} | more)
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name != "learned"])

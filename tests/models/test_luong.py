@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from support import gru_oracle, sigmoid
 
-from attention_jax.models.luong import Luong
+from attention_jax.models.recurrent import RecurrentTranslator
 
 KINDS = {
     "dot": {"score": "dot", "bidirectional": False},
     "general": {"score": "bilinear"},
     "concat": {"score": "concat", "input_feeding": False},
-    "location": {"score": "location"},
+    "location": {"score": "location:longest=9"},
     "local-m": {"score": "bilinear", "span": "local_m"},
     "local-p": {"score": "concat", "span": "local_p"},
 }
@@ -26,8 +26,9 @@ DEFAULTS = {
     "bidirectional": True,
     "span": "global",
     "window": 2,
-    "max_length": 9,
     "input_feeding": True,
+    "attends": "after",
+    "output": "attentional",
     "dropout_sites": (),
 }
 SOURCE = jnp.array([[4, 5, 6, 7, 8, 9, 2], [8, 9, 2, 0, 0, 0, 0]])
@@ -37,7 +38,7 @@ INPUTS = jnp.array([[1, 4, 5, 6, 7, 8], [1, 7, 8, 2, 0, 0]])
 
 @pytest.fixture(params=KINDS, scope="module")
 def model(request):
-    model = Luong(**DEFAULTS | KINDS[request.param])
+    model = RecurrentTranslator(**DEFAULTS | KINDS[request.param])
     variables = jax.jit(model.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
     noise = iter(jax.random.split(jax.random.key(1), 100))
     return model, jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables)
@@ -102,7 +103,7 @@ def oracle(model, variables, source, inputs):
 def test_the_model_is_its_equations(model):
     module, variables = model
     logits = module.apply(variables, SOURCE, LENGTHS, INPUTS)
-    weights = module.apply(variables, SOURCE, LENGTHS, INPUTS, method="attention")["cross"]
+    weights = module.apply(variables, SOURCE, LENGTHS, INPUTS, method="attention")["cross"].weights
     for row, length in enumerate(LENGTHS):
         expected = oracle(*model, np.asarray(SOURCE[row, :length]), np.asarray(INPUTS[row]))
         np.testing.assert_allclose(logits[row], expected[0], rtol=1e-3, atol=1e-4)
@@ -111,7 +112,7 @@ def test_the_model_is_its_equations(model):
 
 
 def test_the_gradient_reaches_the_predicted_centre_and_is_that_of_finite_differences():
-    module = Luong(**DEFAULTS | KINDS["local-p"])
+    module = RecurrentTranslator(**DEFAULTS | KINDS["local-p"])
     variables = jax.jit(module.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
 
     @jax.jit
@@ -130,19 +131,24 @@ def test_the_gradient_reaches_the_predicted_centre_and_is_that_of_finite_differe
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"score": "additive"}, "score='additive': choose one of dot, bilinear, concat, location"),
+        ({"score": "multiply"}, "score='multiply': choose one of dot, scaled_dot, bilinear"),
         ({"score": "dot", "span": "near"}, "span='near': choose one of global, local_m, local_p"),
-        ({"score": "dot"}, "score='dot': compares equal sizes, and bidirectional=True doubles the memory's"),
-        ({"score": "location", "span": "local_p"}, "the location score is for span='global'"),
+        ({"score": "dot", "output": "state"}, "output='state', attends='after': 'attentional' goes with 'after' alone"),
+        ({"score": "dot", "attends": "never", "output": "deep"}, "input_feeding=True, attends='never': what is fed"),
+        ({"score": "dot", "normalize": "sum"}, "normalize='sum' divides weights ≥ 0, and score='dot' may be negative"),
+        (
+            {"score": "location", "backend": "chunked"},
+            "backend='chunked': a score by the places of keys needs them whole",
+        ),
         ({"score": "bilinear", "window": 0}, "window=0: needs 1 or more"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(changed, message):
     with pytest.raises(ValueError, match=message):
-        Luong(**DEFAULTS | changed)
+        RecurrentTranslator(**DEFAULTS | changed)
 
 
 def test_more_words_than_the_location_score_has_room_for_are_refused():
-    module = Luong(**DEFAULTS | KINDS["location"] | {"max_length": 5})
+    module = RecurrentTranslator(**DEFAULTS | {"score": "location:longest=5"})
     with pytest.raises(ValueError, match=r"there are 7 keys, and w \(8, 5\) has places for 5"):
         module.init(jax.random.key(0), SOURCE, LENGTHS, INPUTS)

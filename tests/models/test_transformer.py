@@ -16,7 +16,7 @@ TINY = MODELS["transformer_book"]["kwargs"] | {"width": 8, "feed_forward": 16, "
 
 
 def make(**more):
-    module = Transformer(source_vocabulary=11, target_vocabulary=13, **TINY | more)
+    module = Transformer.of(source_vocabulary=11, target_vocabulary=13, **TINY | more)
     return module, jax.jit(module.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
 
 
@@ -34,7 +34,7 @@ def closed_form(kwargs, vocabulary):
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("transformer")])
 def test_parameters_are_those_of_the_closed_form(name):
     kwargs = MODELS[name]["kwargs"]
-    module = Transformer(source_vocabulary=37000, target_vocabulary=37000, **kwargs)
+    module = Transformer.of(source_vocabulary=37000, target_vocabulary=37000, **kwargs)
     shapes = jax.eval_shape(module.init, jax.random.key(0), SOURCE, LENGTHS, INPUTS)
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == closed_form(kwargs, 37000)
 
@@ -46,7 +46,7 @@ def test_the_papers_models_have_the_papers_size(name, published):
 
 def test_grouped_heads_are_full_heads_that_share_keys_and_values():
     grouped, variables = make(kv_heads=2)
-    full = Transformer(source_vocabulary=11, target_vocabulary=13, **TINY)
+    full = Transformer.of(source_vocabulary=11, target_vocabulary=13, **TINY)
 
     def spread(path, leaf):
         if path[-1].key not in ("key", "value"):
@@ -70,7 +70,7 @@ def test_without_positions_the_encoder_does_not_see_the_order_of_words():
 
 
 def test_shared_embeddings_are_one_matrix():
-    module = Transformer(source_vocabulary=13, target_vocabulary=13, **TINY | {"shared": "all"})
+    module = Transformer.of(source_vocabulary=13, target_vocabulary=13, **TINY | {"shared": "all"})
     variables = jax.jit(module.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
     matrices = [leaf for leaf in jax.tree.leaves(variables) if 13 in leaf.shape]
     assert [leaf.shape for leaf in matrices] == [(13, 8)]
@@ -118,4 +118,4 @@ def test_rows_without_a_sentence_leave_no_trace_in_the_moments():
 )
 def test_what_does_not_fit_is_refused_by_name(changed, message):
     with pytest.raises(ValueError, match=message):
-        Transformer(source_vocabulary=11, target_vocabulary=13, **TINY | changed)
+        Transformer.of(source_vocabulary=11, target_vocabulary=13, **TINY | changed)

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.training.state import Variables
@@ -24,11 +25,11 @@ class Texts(NamedTuple):
     is_text: Bool[Array, "batch t"]
 
 
-def build(config: ConfigDict, vocabulary: int) -> LanguageModel:
-    """The model of `config.model`. Raises UserError where its values do not fit."""
+def build(config: ConfigDict, vocabulary: int, length: int) -> LanguageModel:
+    """The model of `config.model`, for texts of up to `length` tokens. Raises UserError where its values do not fit."""
     types = {name: jnp.dtype(config.precision[name]) for name in ("dtype", "param_dtype")}
     try:
-        return LanguageModel(vocabulary=vocabulary, **config.model, **types)
+        return LanguageModel.of(vocabulary=vocabulary, **with_backend(config.model.to_dict(), length), **types)
     except (TypeError, ValueError) as error:
         raise UserError(f"config.model: {error}") from None
 

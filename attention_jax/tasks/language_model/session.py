@@ -48,7 +48,7 @@ class Session:
     @functools.cached_property
     def model(self) -> LanguageModel:
         """The model that is trained. Raises UserError where the longest text has no room."""
-        model = build(self.config, self.source.vocabulary)
+        model = build(self.config, self.source.vocabulary, self.source.places)
         self._require_room(model)
         return model
 
@@ -99,7 +99,8 @@ class Session:
     @functools.cached_property
     def attention(self) -> Any:
         """(variables, tokens, positions) → the weights of every layer and head, compiled."""
-        return jax.jit(functools.partial(self.measured.apply, method="attention"))
+        model = self.measured
+        return jax.jit(lambda *arguments: model.apply(*arguments, method="attention")["decoder"].weights)  # type: ignore
 
     def variables(self, config: ConfigDict, run: Path) -> list[Variables]:
         """Each seed's best variables in the folder of a trained run.

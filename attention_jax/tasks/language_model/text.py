@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.text import Text, load_text, require_usable
+from attention_jax.data.config import TextConfig
+from attention_jax.data.text_importing import identify_text, load_text, require_usable
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.ops.losses import cross_entropy
@@ -29,17 +30,19 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
     Raises UserError where the text is shorter than what is measured.
     """
     data = config.data
-    require_usable(data.tokenizer, data.held_out)
+    require_usable(_which(data))
     if data.task != TASK:
         raise UserError(f"config.data.task={data.task!r}: a text has one task, {TASK!r}.")
     require_positive(data, "length", "batch", "evaluated", "sampled")
     contexts = lengths_of(data)
     if folder is None:
         nothing = np.zeros(math.lcm(*contexts) + data.length + 2, np.uint16)
-        text = Text(nothing, nothing, data.vocabulary)
+        train, held_out, vocabulary = nothing, nothing, data.vocabulary
     else:
-        text = load_text(folder, data.path, data.tokenizer, data.vocabulary, data.held_out, data.seed)
-    needed = (("train", text.train, data.length + 1), ("held_out", text.held_out, math.lcm(*contexts) + 2))
+        text = load_text(folder, _which(data))
+        train, held_out = (text.splits[name].tokens for name in ("train", "validation"))
+        vocabulary = text.vocabulary
+    needed = (("train", train, data.length + 1), ("held_out", held_out, math.lcm(*contexts) + 2))
     for name, tokens, least in needed:
         if len(tokens) < least:
             raise UserError(
@@ -47,8 +50,8 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
                 f"for whole windows of {', '.join(map(str, contexts))}. Give a longer text, or lower "
                 "--config.data.length or factors."
             )
-    starts = np.arange(0, len(text.train) - data.length, max(data.length // STRIDE, 1))
-    windows = jnp.asarray(text.train[starts[:, None] + np.arange(data.length + 1)], jnp.int32)
+    starts = np.arange(0, len(train) - data.length, max(data.length // STRIDE, 1))
+    windows = jnp.asarray(train[starts[:, None] + np.arange(data.length + 1)], jnp.int32)
 
     def call(seed, step, stop):
         steps = range(step, min(stop, step + config.train.steps_per_call))
@@ -56,15 +59,36 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
         return {"tokens": windows}, np.stack(drawn)
 
     return Source(
-        vocabulary=text.vocabulary,
+        vocabulary=vocabulary,
         trained=data.length,
         lengths=contexts,
         places=contexts[-1],
         call=call,
         texts=lambda rows, hyper: Texts(rows["tokens"], *[jnp.ones(rows["tokens"].shape, bool)] * 2),
-        measure=functools.partial(_measure, data, text.held_out, contexts),
-        example=lambda config, length: jnp.asarray(text.held_out[None, : length + 1], jnp.int32),
+        measure=functools.partial(_measure, data, held_out, contexts),
+        example=lambda config, length: jnp.asarray(held_out[None, : length + 1], jnp.int32),
         steps_per_epoch=config.train.steps,
+    )
+
+
+def identify(data: ConfigDict) -> str:
+    """What tells a text from others. Raises UserError where its file is missing."""
+    return identify_text(_which(data))
+
+
+def _which(data: ConfigDict) -> TextConfig:
+    return TextConfig(
+        source="text",
+        path=data.path,
+        train_path="",
+        validation_path="",
+        test_path="",
+        held_out=data.held_out,
+        held_out_test=0.0,
+        key="text",
+        tokenizer=data.tokenizer,
+        vocabulary=data.vocabulary,
+        seed=data.seed,
     )
 
 

@@ -24,7 +24,7 @@ def translate_lines(config: ConfigDict, trained: Trained, lines: Iterable[str], 
     an archive (.npz) every layer's and head's weights.
     """
     if attention_file and trained.programs.alignment is None:
-        raise UserError(f"--attention: config.model.name={config.model.name!r} has no attention to show.")
+        raise UserError("--attention: this model (config.model.kwargs.attends=never) has no attention to show.")
     if attention_file and Path(attention_file).suffix not in ATTENTION_WRITERS:
         raise UserError(f"--attention={attention_file}: its name must end in {' or '.join(ATTENTION_WRITERS)}.")
     for block in _blocks(enumerate(lines)):

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from attention_jax.data.tokenizers import BOS, EOS, PAD
 from attention_jax.errors import UserError
 from attention_jax.models import TRANSLATORS
+from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.training.description import Description, description_of
@@ -31,8 +32,8 @@ def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) ->
             "config.data.joint_vocabulary=True, or shared='target'."
         )
     try:
-        model = TRANSLATORS[config.model.name](**kwargs)
-    except (TypeError, ValueError) as error:
+        model = TRANSLATORS[config.model.name](**with_backend(kwargs, config.data.buckets[-1]))
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"config.model.kwargs: {error}") from None
     require_room(model, config.data.buckets[-1])
     return model
@@ -74,8 +75,8 @@ def require_room(model: nn.Module, length: int) -> None:
     """Raise UserError where the model has no place for texts of that length."""
     if model.room is not None and model.room < length:
         raise UserError(
-            f"config.model.kwargs.max_length={model.room}: there is no room for texts padded to {length} words. "
-            "Train with more."
+            f"config.model.kwargs: there is room for {model.room} words, and texts are padded to {length}. Train with "
+            "more (max_length of learned positions, score=location:longest=…)."
         )
 
 

@@ -56,7 +56,8 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     def weights(members, batch):
         arguments = (batch["source"], lengths_of(batch["source"]), shifted(batch["target"]))
         found: list[Any] = [model.apply(variables, *arguments, method="attention") for variables in members]
-        return jax.tree.map(lambda *kinds: sum(kinds) / len(kinds), *found)
+        kinds = [{kind: heads.weights for kind, heads in member.items()} for member in found]
+        return jax.tree.map(lambda *members: sum(members) / len(members), *kinds)
 
     def alignment(members, batch):
         return jnp.mean(weights(members, batch)["cross"][:, alignment_layer], axis=1)
@@ -132,4 +133,4 @@ def _attending_layers(model: nn.Module) -> int:
     found: Any = jax.eval_shape(
         lambda key: model.init_with_output(key, tokens, lengths, tokens, method="attention")[0], jax.random.key(0)
     )
-    return found["cross"].shape[1] if "cross" in found else 0
+    return found["cross"].weights.shape[1] if "cross" in found else 0

@@ -48,7 +48,7 @@ def test_a_batch_norm_learns_the_moments_of_each_text_alone():
     texts = texts_of(size(LONGEST))
     _, changed = jax.jit(lambda *asked: loss(model, *asked, 0.1))(variables, texts, Dropout(jax.random.key(1), 0.0))
     words = np.concatenate([row[: size(length) - 1] for row, length in zip(texts.tokens, (2, 4), strict=True)])
-    read = np.asarray(variables["params"]["embedding"]["embedding"], np.float64)[words] * np.sqrt(model.width)
+    read = np.asarray(variables["params"]["embedding"]["embedding"], np.float64)[words] * np.sqrt(model.layer.width)
     first = changed["batch_stats"]["layer_0"]["residuals_0"]["norm"]
     np.testing.assert_allclose(first["mean"], 0.01 * read.mean(0), rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(first["variance"], 0.99 + 0.01 * read.var(0), rtol=1e-4)

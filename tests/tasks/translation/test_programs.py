@@ -39,4 +39,4 @@ def test_every_layers_and_heads_attention_is_that_of_the_sentence_alone(name):
         alone = model.apply(variables, *arguments, method="attention")
         assert found.keys() == alone.keys()
         for kind, weights in found.items():
-            np.testing.assert_allclose(weights, alone[kind][0], rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(weights, alone[kind].weights[0], rtol=1e-4, atol=1e-6)
