@@ -10,14 +10,15 @@ from support import ROOT
 
 ROOMS = {
     "ops": set(),
-    "modules": {"ops"},
-    "models": {"ops", "modules"},
+    "backends": {"ops"},
+    "modules": {"ops", "backends"},
+    "models": {"ops", "backends", "modules"},
     "decoding": {"ops"},
     "data": set(),
     "evaluation": set(),
     "reports": {"evaluation"},
     "training": {"ops"},
-    "tasks": {"ops", "modules", "models", "decoding", "data", "evaluation", "reports", "training"},
+    "tasks": {"ops", "backends", "modules", "models", "decoding", "data", "evaluation", "reports", "training"},
     "runs": {"training", "evaluation", "reports"},
     "sweeps": {"runs", "training", "evaluation", "reports"},
     "launcher": {"runs", "sweeps", "training", "reports"},  # and experiments, by name
