@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 
@@ -65,6 +66,13 @@ def test_launch_py_is_ten_lines_that_start_the_launcher():
 def test_every_room_is_in_the_table():
     folders = {path.name for path in (ROOT / "attention_jax").iterdir() if (path / "__init__.py").exists()}
     assert folders == set(ROOMS)
+
+
+def test_the_design_shows_this_table():
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    rows = page.partition("| room | may import |")[2].partition("\n\n")[0]
+    found = re.findall(r"^\| `(\w+)` \|(.*)\|$", rows, flags=re.MULTILINE)
+    assert {room: set(re.findall(r"`(\w+)`", others)) for room, others in found} == ROOMS
 
 
 def test_ops_need_jax_alone():
