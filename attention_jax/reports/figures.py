@@ -77,6 +77,19 @@ def save(figure, path: Path, caption: str) -> Figure:
     return Figure(path, caption, is_wide=figure.get_figwidth() > WIDE)
 
 
+def log_scale(axis, side: str) -> None:
+    """An axis, "x" or "y", by its logarithm; plain numbers at 1, 2, 5, 10, … where these are no powers of many tens."""
+    from matplotlib.ticker import LogLocator
+
+    getattr(axis, f"set_{side}scale")("log")
+    own = getattr(axis, f"{side}axis")
+    low, high = sorted(own.get_view_interval())
+    if low > 0 and high / low < 1000:
+        own.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        own.set_major_formatter("{x:g}")
+        own.set_minor_formatter("")
+
+
 def legend(figure, axes: Iterable[Any]) -> None:
     """Every line of some axes once, by name, above the panels, in as many columns as the figure has room for."""
     pairs = [zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes]
