@@ -51,7 +51,7 @@ def length_curves(
     palette = palette or colours(name for series in panels.values() for name in series)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes = new_figure(rows, columns, 4.4, 3.0)
+    figure, axes = new_figure(rows, columns, *((4.4, 2.8) if columns > 1 else (6.4, 3.4)))
     for axis, (title, series) in zip(axes.flat, panels.items(), strict=False):
         draw_bands(axis, series, palette)
         if trained is not None:

@@ -11,6 +11,7 @@ Points = Sequence[float] | np.ndarray
 Line = tuple[Points, Points, Points, Points]  # x, means, and the ends of their intervals
 FEW = 12  # points of a line that are marked
 DPI = 120
+ROW = 0.19  # inches of a legend's line
 SAMPLE = 0.6  # inches of a legend's sample of a line, with the gap to the next
 LETTER = 0.07  # inches of a letter of eight points
 WIDE = 12.0  # inches from which on a page scrolls a figure instead of shrinking it
@@ -91,11 +92,17 @@ def log_scale(axis, side: str) -> None:
 
 
 def legend(figure, axes: Iterable[Any]) -> None:
-    """Every line of some axes once, by name, above the panels, in as many columns as the figure has room for."""
+    """Every line of some axes once, by name, above the panels, for which the figure grows.
+
+    It has as many columns as the figure is wide for.
+    """
     pairs = [zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes]
     found = {label: handle for pair in pairs for handle, label in pair}
     if found:
         columns = next(count for count in range(len(found), 0, -1) if count == 1 or _fits(figure, [*found], count))
+        rows = math.ceil(len(found) / columns)
+        columns = math.ceil(len(found) / rows)
+        figure.set_figheight(figure.get_figheight() + ROW * rows)
         figure.legend(found.values(), found, loc="outside upper center", ncols=columns, fontsize=8)
 
 

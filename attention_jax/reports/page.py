@@ -92,7 +92,7 @@ src="data:image/png;base64,{{ encode(figure.path) }}">
   th { cursor: pointer; } th[aria-sort=ascending]::after { content: " ↑"; }
   th[aria-sort=descending]::after { content: " ↓"; }
   .number { text-align: right; font-variant-numeric: tabular-nums; padding-left: .8rem; } .best { font-weight: 700; }
-  .interval { white-space: nowrap; font-size: .9em; color: var(--faint); }
+  .interval { white-space: nowrap; font-size: .9em; font-weight: 400; color: var(--faint); }
   pre { background: var(--block); padding: .8rem; overflow-x: auto; }
   @media print {
     :root { --ink: #000; --faint: #333; --line: #bbb; --back: #fff; --block: #fff; }
@@ -184,17 +184,22 @@ def render(
 
 
 def show(cell: object) -> str:
-    """A table's cell as text, nothing for None."""
+    """A table's cell as text, nothing for None; a text stays what it is, so that a link is one."""
     if cell is None:
         return ""
+    if isinstance(cell, str):
+        return cell
     return show_number(cell) if isinstance(cell, (int, float)) else str(cell)
 
 
 def show_number(value: float) -> str:
-    """Four significant digits, integers whole; True and False by name."""
+    """Four significant digits, integers whole, without an exponent below a million; True and False by name."""
     if isinstance(value, bool):
         return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:,.0f}" if 1e4 <= abs(rounded) < PLAIN[1] else f"{value:.4g}"
 
 
 def show_interval(mean: float | None, low: float | None = None, high: float | None = None) -> str:

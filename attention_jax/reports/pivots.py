@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from attention_jax.evaluation.comparison import Interval, Row
+from attention_jax.evaluation.comparison import Row
 from attention_jax.evaluation.factors import Factor, best_of, factors_of, is_grid, pooled
 from attention_jax.reports.names import short_keys
 from attention_jax.reports.page import Table, show
@@ -36,7 +36,7 @@ def grid_tables(answers: Sequence[Answer], within: Sequence[str]) -> tuple[list[
     names = short_keys([setting.overrides for setting in lead.settings])
     tables = [task_table(answer) for answer in answers] if len(lead.tasks) > 1 else []
     for grid in grids:
-        first, *others = [pivot(answer, grid, *pair, names) for answer in answers for pair in _pairs(grid)]
+        first, *others = [pivot(answer, lead, grid, *pair, names) for answer in answers for pair in _pairs(grid)]
         folded = [table._replace(folded=True) for table in others]
         tables += [first, main_effects(answers, grid, names), *folded]
     return tables, notes
@@ -56,16 +56,18 @@ def task_table(answer: Answer) -> Table:
         if place in answer.comparison.best
     }
     lines = [(setting, *map(estimate, line)) for setting, line in zip(settings, shown, strict=True)]
-    return Table(f"{answer.metric} by task", ("", *answer.tasks), lines, best=best)
+    return Table(f"{answer.metric} by task", ("setting", *answer.tasks), lines, best=best)
 
 
-def pivot(answer: Answer, grid: Grid, one: Factor, other: Factor, names: Mapping[str, str]) -> Table:
-    """A row a level of one factor, a column a level of the other, cells the mean over the rest; the best in bold."""
+def pivot(answer: Answer, lead: Answer, grid: Grid, one: Factor, other: Factor, names: Mapping[str, str]) -> Table:
+    """A row a level of one factor, a column a level of the other, cells the mean over the rest.
+
+    What is best by the answer that leads is in bold.
+    """
     shape = len(one.levels), len(other.levels)
-    groups = [_rows(answer, grid, {one: row, other: column}) for row, column in itertools.product(*map(range, shape))]
-    means = [pooled(answer.metric, rows) for rows in groups]
-    best = {(place // shape[1], 1 + place % shape[1]) for place in _best(answer.metric, groups, means)}
-    cells = [estimate(mean) for mean in means]
+    where = [{one: row, other: column} for row, column in itertools.product(*map(range, shape))]
+    best = {(place // shape[1], 1 + place % shape[1]) for place in _best(lead, grid, where)}
+    cells = [estimate(pooled(answer.metric, _rows(answer, grid, at))) for at in where]
     lines = [(_level(level), *cells[row * shape[1] : (row + 1) * shape[1]]) for row, level in enumerate(one.levels)]
     ours, theirs = names[one.key], names[other.key]
     rest = [names[factor.key] for factor in grid.factors if factor not in (one, other)]
@@ -75,16 +77,16 @@ def pivot(answer: Answer, grid: Grid, one: Factor, other: Factor, names: Mapping
 
 
 def main_effects(answers: Sequence[Answer], grid: Grid, names: Mapping[str, str]) -> Table:
-    """A row a level of each factor, with the mean of every metric over the settings that have it."""
+    """A row a level of each factor, with the mean of every metric over the settings that have it.
+
+    What is best by the first metric is in bold.
+    """
     lines: list[tuple[Any, ...]] = []
     best: set[tuple[int, int]] = set()
     for factor in grid.factors:
-        levels, columns = range(len(factor.levels)), []
-        for number, answer in enumerate(answers):
-            groups = [_rows(answer, grid, {factor: level}) for level in levels]
-            means = [pooled(answer.metric, rows) for rows in groups]
-            best |= {(len(lines) + level, 2 + number) for level in _best(answer.metric, groups, means)}
-            columns.append([estimate(mean) for mean in means])
+        where = [{factor: level} for level in range(len(factor.levels))]
+        columns = [[estimate(pooled(one.metric, _rows(one, grid, at))) for at in where] for one in answers]
+        best |= {(len(lines) + level, 2 + n) for level in _best(answers[0], grid, where) for n in range(len(answers))}
         shown = [_level(level) for level in factor.levels]
         lines += zip([names[factor.key], *[""] * (len(shown) - 1)], shown, *columns, strict=True)
     metrics = [answer.metric for answer in answers]
@@ -117,12 +119,11 @@ def _rows(answer: Answer, grid: Grid, at: Mapping[Factor, int]) -> list[Row]:
     return [answer.comparison.rows[grid.places[n]] for n in kept]
 
 
-def _best(name: str, groups: Sequence[Sequence[Row]], means: Sequence[Interval | None]) -> set[int]:
-    """The best of the groups of which no setting lost a seed."""
-    return best_of(
-        name,
-        [None if any(row.measured.lost for row in rows) else mean for rows, mean in zip(groups, means, strict=True)],
-    )
+def _best(answer: Answer, grid: Grid, where: Sequence[Mapping[Factor, int]]) -> set[int]:
+    """The best of some groups of settings, of those of which no setting lost a seed."""
+    groups = [_rows(answer, grid, at) for at in where]
+    whole = [None if any(row.measured.lost for row in rows) else pooled(answer.metric, rows) for rows in groups]
+    return best_of(answer.metric, whole)
 
 
 def _level(level: Any) -> str:

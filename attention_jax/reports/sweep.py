@@ -7,7 +7,7 @@ from attention_jax.evaluation.comparison import LEVEL, Comparison, Interval, Row
 from attention_jax.evaluation.metrics import metric
 from attention_jax.reports.figures import Line, Points, colours
 from attention_jax.reports.names import short_keys
-from attention_jax.reports.page import Estimate, PValue, Table, show
+from attention_jax.reports.page import Estimate, PValue, Table
 
 TESTS = {
     "p, t": "p_seeds",
@@ -24,6 +24,7 @@ COSTS = {
     "tokens a second": "cost.tokens_per_second",
 }
 MANY_CELLS = 40  # from which on they are folded
+MOST_NAMED = 3  # of settings that tie
 BY_SENTENCES = (
     "Intervals are over seeds and sentences, those of differences too. p-values against the baseline: over sentences "
     "by approximate randomization (swapped) and paired bootstrap (resampled, sacreBLEU's), which take the trained "
@@ -97,10 +98,8 @@ def said(answers: Sequence[Answer]) -> list[str]:
     lead = answers[0]
     if metric(lead.metric).more_is_better is None:
         return [f"Neither more nor less of {lead.metric} is better: no setting is called the best."]
-    places = [place for place in lead.comparison.order if place in lead.comparison.best]
-    if not places:
-        return [f"No setting has {lead.metric} of every seed: none is called the best."]
-    return [" ".join((_chosen(lead, place), *_standing(answers, place))) for place in places]
+    best = {task: [place for place in _in_task(lead, task) if place in lead.comparison.best] for task in lead.tasks}
+    return [_said_of_task(answers, task, places) for task, places in best.items()]
 
 
 def settings_table(answers: Sequence[Answer]) -> Table:
@@ -167,14 +166,17 @@ def cells_table(answer: Answer, seeds: Mapping[str, Sequence[int]]) -> Table:
 
 def notes_of(answers: Sequence[Answer]) -> list[str]:
     """What intervals and tests are, and what else a reader must know."""
-    every = [row for one in answers for row in one.comparison.rows]
-    tests = []
-    if any(row.p_sentences is not None for row in every):
-        tests = [BY_SENTENCES]
-    elif any(row.p_seeds is not None for row in every):
-        tests = [BY_SEEDS]
+    tests = {BY_SENTENCES: _metrics_with(answers, "p_sentences")}
+    tests[BY_SEEDS] = [name for name in _metrics_with(answers, "p_seeds") if name not in tests[BY_SENTENCES]]
+    told = {note: names for note, names in tests.items() if names}
+    shown = [note if len(told) == 1 else f"Of {', '.join(names)}: {note}" for note, names in told.items()]
     chosen = [f"Bold: what is best by {answers[0].metric}."] if len(answers) > 1 else []
-    return list(dict.fromkeys((*chosen, *tests, *(note for one in answers for note in one.notes))))
+    return list(dict.fromkeys((*chosen, *shown, *(note for one in answers for note in one.notes))))
+
+
+def _metrics_with(answers: Sequence[Answer], test: str) -> list[str]:
+    """The metrics of which a test was made."""
+    return [one.metric for one in answers if any(getattr(row, test) is not None for row in one.comparison.rows)]
 
 
 def columns_of_settings(answer: Answer, order: Sequence[int]) -> dict[str, list[Any]]:
@@ -188,38 +190,50 @@ def estimate(found: Interval | None) -> Estimate | None:
     return None if found is None else Estimate(*found)
 
 
-def _chosen(answer: Answer, place: int) -> str:
-    """Which setting is the best of how many, by which metric, over how many seeds."""
-    found = answer.comparison
-    own = found.rows[place]
-    rivals = [row for row in found.rows if row.measured.task == own.measured.task]
-    is_alone = sum(found.rows[other].measured.task == own.measured.task for other in found.best) == 1
-    first = "the best" if is_alone else "one of the best"
-    return (
-        f"{named(answer, place)}: {found.metric} {estimate(own.value)}, {first} of {len(rivals)} settings over "
-        f"{_seeds(len(own.measured.values))}."
-    )
+def _in_task(answer: Answer, task: str) -> list[int]:
+    return [place for place in answer.comparison.order if answer.comparison.rows[place].measured.task == task]
+
+
+def _said_of_task(answers: Sequence[Answer], task: str, places: Sequence[int]) -> str:
+    """Which setting is the best, by which metric, of how many over how many seeds, and how it stands."""
+    lead = answers[0]
+    within = f"{task}: " if len(lead.tasks) > 1 else ""
+    if not places:
+        return f"{within}No setting has {lead.metric} of every seed: none is called the best."
+    own = lead.comparison.rows[places[0]]
+    over = f"of {len(_in_task(lead, task))} settings over {_seeds(len(own.measured.values))}"
+    if len(places) == 1:
+        told = f"{within}{own.measured.setting} has the best {lead.metric} {over}, {estimate(own.value)}."
+        return " ".join((told, *_standing(answers, places[0])))
+    names = "; ".join(lead.comparison.rows[place].measured.setting for place in places[:MOST_NAMED])
+    more = f" and {len(places) - MOST_NAMED} more" if len(places) > MOST_NAMED else ""
+    return f"{within}{names}{more} share the best {lead.metric} {over}, {estimate(own.value)}."
 
 
 def _standing(answers: Sequence[Answer], place: int) -> Iterator[str]:
-    """Whether a setting's difference to its baseline is shown, by each metric, and what other metrics are of it."""
-    for answer in answers:
-        own, baseline = answer.comparison.rows[place], answer.comparison.baselines[place]
-        if answer is not answers[0] and own.value is not None:
-            yield f"Its {answer.metric} is {estimate(own.value)}."
-        if place == baseline and answer is answers[0]:
-            yield "It is the baseline."
-        if own.difference is not None and baseline is not None:
-            yield _difference(own, answer.comparison.rows[baseline].measured.setting)
+    """Whether a setting's difference to its baseline is shown, and what other metrics are of it."""
+    lead, *others = answers
+    baseline = lead.comparison.baselines[place]
+    if place == baseline:
+        yield "It is the baseline."
+    elif baseline is not None and (told := _difference(lead.comparison.rows[place])):
+        yield f"Its difference to the baseline ({lead.comparison.rows[baseline].measured.setting}) is {told}."
+    rows = {one.metric: one.comparison.rows[place] for one in others}
+    parts = {name: (str(estimate(row.value)), _difference(row)) for name, row in rows.items() if row.value}
+    if parts:
+        told = "; ".join(name + " " + ", difference ".join(filter(None, part)) for name, part in parts.items())
+        yield f"By other metrics: {told}."
 
 
-def _difference(own: Row, baseline: str) -> str:
-    told = f"The difference to the baseline ({baseline}) is {estimate(own.difference)}"
+def _difference(own: Row) -> str:
+    """A setting's difference to its baseline and whether it is shown; "" where there is none."""
+    if own.difference is None:
+        return ""
     if own.p_adjusted is None:
-        return f"{told}, of one seed: no test."
+        return f"{estimate(own.difference)}, without a test"
+    shown = str(PValue(own.p_adjusted))
     verdict = "shown" if own.p_adjusted < LEVEL else "not shown to be more than chance"
-    shown = show(PValue(own.p_adjusted))
-    return f"{told}: {verdict} (p {shown if shown[0] in '<>' else f'= {shown}'}, Holm)."
+    return f"{estimate(own.difference)}, {verdict} (p {shown if shown[0] in '<>' else f'= {shown}'}, Holm)"
 
 
 def _over(rows: Sequence[Row]) -> str:

@@ -65,12 +65,12 @@ def _intervals(answers: Sequence[Answer], path: Path, palette: Mapping[str, str]
 def _draw_intervals(axis, answer: Answer, places: Sequence[int], palette: Mapping[str, str]) -> None:
     found = answer.comparison
     for height, place in enumerate(reversed(places)):
-        value, colour = found.rows[place].value, palette[found.rows[place].measured.setting]
+        value, name = found.rows[place].value, found.rows[place].measured.setting
         if value is None:
             continue
         if value.low is not None:
-            axis.plot([value.low, value.high], [height, height], color=colour, linewidth=1.5)
-        axis.plot([value.mean], [height], "o", color=colour, markersize=4)
+            axis.plot([value.low, value.high], [height, height], color=palette[name], linewidth=1.5)
+        axis.plot([value.mean], [height], _shape(palette, name), color=palette[name], markersize=4)
         if place == found.baselines[place]:
             axis.axvline(value.mean, color="grey", linestyle="--", linewidth=0.8, zorder=0)
     labels = [found.rows[place].measured.setting for place in reversed(places)]
@@ -89,11 +89,11 @@ def _slices(answer: Answer, keys: Mapping[str, str], path: Path, palette: Mappin
     pick = max if metric(answer.metric).more_is_better else min
     for axis, (key, name) in zip(axes[0], keys.items(), strict=True):
         values = _numbers([setting for setting, _, _ in shown], key)
-        pairs = [(one.overrides[key], mean, palette[own]) for one, own, mean in shown if key in one.overrides]
+        pairs = [(one.overrides[key], mean, own) for one, own, mean in shown if key in one.overrides]
         best = [pick(mean for x, mean, _ in pairs if x == value) for value in values]
         axis.plot(values, best, color="grey", linewidth=1)
-        for x, mean, colour in pairs:
-            axis.plot([x], [mean], "o", color=colour, markersize=4)
+        for x, mean, own in pairs:
+            axis.plot([x], [mean], _shape(palette, own), color=palette[own], markersize=4)
         if min(values) > 0 and max(values) / min(values) > 8:
             log_scale(axis, "x")
         axis.set_xlabel(name)
@@ -117,10 +117,9 @@ def _pareto(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
     front, best = [], -np.inf
     for flops, negative, place in points:
         name = answer.comparison.rows[place].measured.setting
-        shape = SHAPES[[*palette].index(name) // len(PALETTE) % len(SHAPES)]  # colours come again after ten
         is_front = -negative > best
         label = name if is_front or len(points) <= NAMED else None
-        axis.plot([flops], [-sign * negative], shape, color=palette[name], markersize=5, label=label)
+        axis.plot([flops], [-sign * negative], _shape(palette, name), color=palette[name], markersize=5, label=label)
         if is_front:
             front.append((flops, -sign * negative))
             best = -negative
@@ -169,6 +168,11 @@ def _maps(answer: Answer, path: Path) -> Figure:
     ]
     caption = "Attention on one held-out pair of sentences, teacher forced, by setting (first seed)."
     return word_maps(maps, path, caption, columns=min(3, len(maps)), xlabel="source", ylabel="reference")
+
+
+def _shape(palette: Mapping[str, str], name: str) -> str:
+    """A setting's marker: colours come again after ten, with another."""
+    return SHAPES[[*palette].index(name) // len(PALETTE) % len(SHAPES)]
 
 
 def _places(answer: Answer, task: str) -> list[int]:

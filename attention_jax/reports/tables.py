@@ -9,7 +9,7 @@ from typing import Any
 
 from attention_jax.reports.page import Estimate, PValue, Table, show
 
-WIDTH = 118  # characters of a line of text
+WIDTH = 120  # characters of a line
 ESCAPED = {
     **{letter: f"\\{letter}" for letter in "_%&#${}"},
     **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
@@ -60,15 +60,38 @@ def as_csv(table: Table) -> list[list[Any]]:
 
 
 def as_markdown(table: Table) -> str:
-    """The table with its title and note; the best in bold."""
-    from tabulate import tabulate
+    """The table with its title and note, the best in bold.
 
-    rows = [
-        [_bold(show(cell), "**{}**", (row, column) in table.best) for column, cell in enumerate(cells)]
-        for row, cells in enumerate(table.rows)
+    What is wider than a terminal goes on in a second table, which has the first columns again: those before the first
+    Estimate.
+    """
+    columns = [
+        [name, *(_bold(show(row[place]), "**{}**", (n, place) in table.best) for n, row in enumerate(table.rows))]
+        for place, name in enumerate(table.columns)
     ]
-    drawn = tabulate(rows, headers=list(table.columns), tablefmt="github", disable_numparse=True)
-    return f"{_filled(table.title)}\n{drawn}\n" + (f"\n{_filled(table.note)}" if table.note else "")
+    first = next((n for row in table.rows for n, cell in enumerate(row) if isinstance(cell, Estimate)), len(columns))
+    blocks: list[list[list[str]]] = [columns[:first]]
+    for column in columns[first:]:
+        if _width([*blocks[-1], column]) > WIDTH and len(blocks[-1]) > first:
+            blocks.append(columns[:first])
+        blocks[-1] = [*blocks[-1], column]
+    drawn = "\n".join(map(_drawn, blocks))
+    return f"{_filled(table.title)}\n{drawn}" + (f"\n{_filled(table.note)}" if table.note else "")
+
+
+def _drawn(columns: Sequence[Sequence[str]]) -> str:
+    """Columns of texts, each with its heading first, as a table of Markdown."""
+    widths = [max(map(len, column)) for column in columns]
+    head, *rows = [
+        "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |"
+        for line in zip(*columns, strict=True)
+    ]
+    ruled = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join((head, ruled, *rows)) + "\n"
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 3 for column in columns) + 1
 
 
 def as_latex(table: Table, notes: Sequence[str] = ()) -> str:

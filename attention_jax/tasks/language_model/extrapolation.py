@@ -51,12 +51,10 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     trained = {cell.config.data.length for cell in cells}
     beyond = gather(every, lambda member: OfSeed(member["curves"], _beyond(min(trained), member["curves"][lead])))
     published = _published(config, beyond)
-    tables = [
-        _rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores))),
-        order_table(
-            result["orders"], tasks_of(scores), f"{lead} {BEYOND}, by task", "encoding", f"area of {lead}", baseline
-        ),
-    ]
+    tables = [_rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores)))]
+    if config.sweep.metric:  # else the sweep's own table has it
+        title, height = f"{lead} {BEYOND}, by task", f"area of {lead}"
+        tables.append(order_table(result["orders"], tasks_of(scores), title, "encoding", height, baseline))
     result["orders"]["published"] = published
     firsts: dict[str, FinishedCell] = {}
     for cell in done:
