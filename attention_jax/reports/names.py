@@ -36,9 +36,9 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def _short(key: str, keys: Sequence[str]) -> str:
     """A key's last part, or as much of it as tells it from the others."""
     parts = key.removesuffix(".name").split(".")
-    for count in range(1, len(parts)):
+    for count in range(1, len(parts) + 1):
         name = ".".join(parts[-count:])
-        if sum(other.endswith(f".{name}") or other == name for other in keys) == 1:
+        if sum(f".{other.removesuffix('.name')}".endswith(f".{name}") for other in keys) == 1:
             return name
     return key
 
