@@ -83,6 +83,7 @@ def log_scale(axis, side: str) -> None:
     from matplotlib.ticker import LogLocator
 
     getattr(axis, f"set_{side}scale")("log")
+    axis.autoscale(axis=side)  # limits that were found on the other scale may be below 0
     own = getattr(axis, f"{side}axis")
     low, high = sorted(own.get_view_interval())
     if low > 0 and high / low < 1000:
@@ -144,6 +145,6 @@ def draw_bands(axis, series: Mapping[str, Line], palette: Mapping[str, str]) -> 
         axis.plot(x, mean, marker="o" if len(x) <= FEW else "", markersize=3, linewidth=1.4, label=name, **style)
         axis.fill_between(x, low, high, color=palette[name], alpha=0.15, linewidth=0)
     bottom, top = axis.get_ylim()
-    if bottom < 0 and all(np.nanmin(low, initial=0) >= 0 for _, _, low, _ in series.values()):
+    if bottom < 0 and not any(value < 0 for _, _, low, _ in series.values() for value in low):
         axis.set_ylim(bottom=max(bottom, -0.03 * top))
     axis.grid(alpha=0.3)

@@ -1,6 +1,6 @@
 """A sweep's sentence, tables and notes, of settings that were compared elsewhere."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attention_jax.evaluation.comparison import LEVEL, Comparison, Interval, Row
@@ -111,19 +111,14 @@ def settings_table(answers: Sequence[Answer]) -> Table:
     rows, columns = [lead.comparison.rows[place] for place in order], columns_of_settings(lead, order)
     if len({len(row.measured.values) for row in rows}) > 1:
         columns["seeds"] = [len(row.measured.values) for row in rows]
-    first = len(columns)
     columns |= {one.metric: [estimate(one.comparison.rows[place].value) for place in order] for one in answers}
     columns[""] = [_mark(lead, place) for place in order]
     if len(answers) == 1:
         columns["difference"] = [estimate(row.difference) for row in rows]
         columns["p, Holm"] = [_p(row.p_adjusted) for row in rows]
     columns["not counted"] = [_not_counted(lead.settings[place].ends) for place in order]
-    bold = {
-        (height, first + number)
-        for height, place in enumerate(order)
-        for number in range(len(answers))
-        if place in lead.comparison.best
-    }
+    chosen = [height for height, place in enumerate(order) if place in lead.comparison.best]
+    bold = [(height, one.metric) for height in chosen for one in answers]
     what = lead.metric if len(answers) == 1 else f"{len(order)} settings"
     return _kept(f"{what}{_over(rows)}", columns, bold)
 
@@ -136,7 +131,7 @@ def difference_tables(answers: Sequence[Answer]) -> list[Table]:
         rows = [answer.comparison.rows[place] for place in order]
         columns = columns_of_settings(answer, order) | {"difference": [estimate(row.difference) for row in rows]}
         columns |= {title: [_p(getattr(row, name)) for row in rows] for title, name in TESTS.items()}
-        table = _kept(f"{answer.metric}: differences to the baseline", columns, ())
+        table = _kept(f"{answer.metric}: differences to the baseline", columns)
         tables += [table._replace(folded=len(answers) == 1)] if rows else []
     return tables
 
@@ -148,7 +143,7 @@ def cost_tables(answer: Answer) -> list[Table]:
     if not any(value is not None for values in costs.values() for value in values):
         return []
     costs["parameters"] = [None if value is None else round(value) for value in costs["parameters"]]
-    return [_kept("Costs of a seed", columns_of_settings(answer, order) | costs, ())]
+    return [_kept("Costs of a seed", columns_of_settings(answer, order) | costs)]
 
 
 def cells_table(answer: Answer, seeds: Mapping[str, Sequence[int]]) -> Table:
@@ -247,9 +242,10 @@ def _seeds(count: int) -> str:
     return f"{count} seeds" if count != 1 else "one seed"
 
 
-def _kept(title: str, columns: Mapping[str, Sequence[Any]], best: Any) -> Table:
-    """A table without the columns that are empty; none of those before the best is."""
+def _kept(title: str, columns: Mapping[str, Sequence[Any]], bold: Iterable[tuple[int, str]] = ()) -> Table:
+    """A table without the columns that are empty; in bold are (row, column by its name)."""
     kept = {name: values for name, values in columns.items() if any(value not in (None, "") for value in values)}
+    best = {(row, [*kept].index(name)) for row, name in bold}
     return Table(title, tuple(kept), list(zip(*kept.values(), strict=True)), best=best)
 
 

@@ -141,12 +141,13 @@ def _curves(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
     columns = min(2, len(answer.tasks))
     size = (6.4, 4.0) if columns == 1 else (4.4, 3.0)
     figure, axes = new_figure(-(-len(answer.tasks) // columns), columns, *size)
+    what = next(setting.curve.name for setting in answer.settings if setting.curve.steps)
     for axis, task in zip(axes.flat, answer.tasks, strict=False):
         curves = {place: answer.settings[place].curve for place in _places(answer, task)[:MOST_CURVES]}
         names = {place: answer.comparison.rows[place].measured.setting for place in curves}
-        draw_bands(axis, {names[place]: curve.line for place, curve in curves.items() if curve.steps}, palette)
-        what = next(iter(curves.values())).name
-        if (row := find(what)) is not None and row.is_log:
+        shown = {names[place]: curve.line for place, curve in curves.items() if curve.steps and curve.name == what}
+        draw_bands(axis, shown, palette)
+        if (row := find(what)) is not None and row.is_log and shown:
             log_scale(axis, "y")
         axis.set_title(task, fontsize=9)
         axis.set_xlabel("step")

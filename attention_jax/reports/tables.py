@@ -38,6 +38,9 @@ def write_tables(
     table.md has what is said, the main table, the others that are not folded, and the notes.
     """
     (folder / "tables").mkdir(exist_ok=True)
+    for path in (folder / "tables").iterdir():  # of an answer before
+        if path.suffix in (".csv", ".tex"):
+            path.unlink()
     for table in (main, *others):
         path = folder / "table" if table is main else folder / "tables" / _file_name(table.title)
         path.with_name(f"{path.name}.tex").write_text(as_latex(table, notes if table is main else ()), encoding="utf-8")

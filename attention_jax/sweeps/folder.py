@@ -6,6 +6,8 @@ SWEEP/cells/NAME/      a run's folder each; a cell is done when its result.json 
 SWEEP/waves/NAME/      the lock and, while it trains, the checkpoints of cells that train together
 SWEEP/data/            corpora, imported once for all cells that share them
 SWEEP/result.json      the settings in order, what the experiment says of all cells together, and a record a cell
+SWEEP/table.md         the answer to read: its sentence, tables and notes; table.csv and .tex have the settings,
+SWEEP/tables/          and these every other table, folded ones too
 SWEEP/cells.csv        these records, a row a cell and seed: every override, its status, its folder, every metric
 SWEEP/by_setting/      a link to each cell by its setting: score=cosine,seed=1 → ../cells/NAME
 """

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax.evaluation.comparison import Measured, compare, interval, places_of
+from attention_jax.reports.extrapolation import length_curves
 from attention_jax.reports.figures import colours
 from attention_jax.reports.names import names_of
 from attention_jax.reports.page import Estimate, PValue
@@ -238,3 +239,27 @@ def test_no_legend_lies_on_a_panel(random, drawn, tmp_path):
         (legend,) = figure.legends
         assert not legend.get_window_extent().overlaps(figure.axes[0].bbox)
         assert figure.axes[0].bbox.height > 2 * figure.dpi  # it has taken nothing from its panel
+
+
+def test_curves_of_a_perplexity_are_on_the_logarithm_whatever_their_range(random, drawn, tmp_path):
+    values, overrides = grid(random, RATES)
+    answer = answered("validation.perplexity", values, overrides)
+    steep = Curve("validation.perplexity", STEPS, [400.0, 20.0, 1.5], [100.0, 4.0, 1.0], [900.0, 90.0, 3.0])
+    answer = answer._replace(settings=[setting._replace(curve=steep) for setting in answer.settings])
+    figures_of([answer], tmp_path, palette_of(answer))
+    low, high = drawn["curves"].axes[0].get_ylim()
+    assert 0.5 < low <= 1
+    assert 900 <= high < 2000
+
+
+def test_a_setting_that_sets_nothing_else_is_a_table_too(random):
+    answer = answered("validation.loss", 1 + random.random((1, SEEDS)), [{"train.init_from": ""}])
+    table = settings_table([answer])
+    assert table.columns == ("validation.loss", "")
+    assert table.best == {(0, 0)}
+
+
+def test_a_band_of_one_seed_is_its_line(tmp_path, drawn):
+    nan = [np.nan] * 3
+    length_curves({"t": {"a": (STEPS, [1.0, 0.0, 2.0], nan, nan)}}, None, tmp_path / "l.png")
+    assert drawn["l"].axes[0].get_ylim()[0] > -0.1
