@@ -52,7 +52,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     beyond = gather(every, lambda member: OfSeed(member["curves"], _beyond(min(trained), member["curves"][lead])))
     published = _published(config, beyond)
     tables = [_rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores)))]
-    if config.sweep.metric:  # else the sweep's own table has it
+    if f"area.{lead}" not in (config.sweep.metric or f"area.{lead}"):  # else the sweep's own table has it
         title, height = f"{lead} {BEYOND}, by task", f"area of {lead}"
         tables.append(order_table(result["orders"], tasks_of(scores), title, "encoding", height, baseline))
     result["orders"]["published"] = published
