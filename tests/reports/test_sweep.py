@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax.evaluation.comparison import Measured, compare, interval, places_of
-from attention_jax.reports.extrapolation import length_curves
+from attention_jax.reports.extrapolation import length_curves, order_table
 from attention_jax.reports.figures import colours
 from attention_jax.reports.names import names_of
 from attention_jax.reports.page import Estimate, PValue
@@ -263,3 +263,18 @@ def test_a_band_of_one_seed_is_its_line(tmp_path, drawn):
     nan = [np.nan] * 3
     length_curves({"t": {"a": (STEPS, [1.0, 0.0, 2.0], nan, nan)}}, None, tmp_path / "l.png")
     assert drawn["l"].axes[0].get_ylim()[0] > -0.1
+
+
+def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_task_in_bold():
+    rows = [
+        {"setting": "a", "mean": 3.0, "low": 2.0, "high": 4.0, "difference": {"mean": 1.0, "low": 0.5, "high": 1.5}},
+        {"setting": "b", "mean": 2.0, "low": 1.0, "high": 3.0, "p_seeds": 0.04},
+    ]
+    lost = [{"setting": "b", "mean": 9.0, "lost": 1}]
+    table = order_table({"one": rows, "two": lost}, ["one", "two"], "t", "setting", "BLEU", "b")
+    assert table.rows == [
+        ("one", "a", Estimate(3.0, 2.0, 4.0), Estimate(1.0, 0.5, 1.5), None),
+        ("one", "b", Estimate(2.0, 1.0, 3.0), None, PValue(0.04)),
+        ("two", "b", Estimate(9.0), None, None),
+    ]
+    assert table.best == {(0, 2)}
