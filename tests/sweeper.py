@@ -44,7 +44,6 @@ SMALL = {
     },
 }
 RATES = product(grid("optimizer.learning_rate", (1e-2, 3e-3)), seeds(2))
-CLOCK = ("seconds", "a step", "tokens a second")  # columns of what was measured with a clock
 
 
 class Sweeper:
@@ -90,9 +89,14 @@ class Sweeper:
         return sorted((self.folder / workdir / "cells").iterdir())
 
     def table(self, workdir="sweep"):
-        """The table without what was measured with a clock."""
-        with open(self.folder / workdir / "table.csv", encoding="utf-8") as file:
-            return [{k: v for k, v in row.items() if k not in CLOCK} for row in csv.DictReader(file)]
+        """The table of settings."""
+        return rows_of(self.folder / workdir / "table.csv")
+
+
+def rows_of(path):
+    """The rows of a CSV file by its columns."""
+    with open(path, encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def sweep_of(

@@ -4,15 +4,14 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.launcher.description import table_of
-from attention_jax.reports.page import show_number
-from attention_jax.reports.run import run_page
+from attention_jax.reports.page import show
+from attention_jax.reports.run import estimate, run_page
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Request, Session, finished
 from attention_jax.runs.folder import Run, read_config, refuse_other, to_json, write_result, write_whole
@@ -239,18 +238,12 @@ def _write_report(experiment: Experiment, session: Session, config: ConfigDict, 
 
 
 def _print_result(run: Run) -> None:
-    shown = {name: _show(name, value) for name, value in flatten(run.result() or {}).items()}
-    width = max(map(len, shown))
-    for name, text in shown.items():
-        if text:
-            print(f"{name:<{width}}  {text}")
+    result = flatten(run.result() or {})
+    shown = {name: show(estimate(result, name)) for name, value in result.items() if isinstance(value, (int, float))}
+    shown |= {name: "[{}, {}]".format(*map(show, result[name])) for name in result if name.endswith("_ci95")}
+    width = max(map(len, shown), default=0)
+    for name in (name for name in result if name in shown):
+        print(f"{name:<{width}}  {shown[name]}")
     print()
     for path in (*sorted((run.path / "figures").glob("*.png")), run.path / "report.html", run.path / "result.json"):
         print(path)
-
-
-def _show(name: str, value: Any) -> str:
-    """Numbers, and intervals as two of them; nothing for anything else."""
-    if isinstance(value, list) and "ci95" in name:
-        return " to ".join(_show("", end) for end in value)
-    return show_number(value) if isinstance(value, (int, float)) else ""

@@ -14,10 +14,11 @@ from attention_jax.reports.figures import (
     draw_bands,
     legend,
     line_style,
+    log_scale,
     new_figure,
     save,
 )
-from attention_jax.reports.page import Table
+from attention_jax.reports.page import Estimate, PValue, Table
 
 PARTS = ("mean", "low", "high")
 
@@ -50,13 +51,13 @@ def length_curves(
     palette = palette or colours(name for series in panels.values() for name in series)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes = new_figure(rows, columns, 4.4, 3.0)
+    figure, axes = new_figure(rows, columns, *((4.4, 2.8) if columns > 1 else (6.4, 3.4)))
     for axis, (title, series) in zip(axes.flat, panels.items(), strict=False):
         draw_bands(axis, series, palette)
         if trained is not None:
             axis.axvline(trained, color="grey", linestyle="--", linewidth=0.8)
         if log_y:
-            _scale_by_logarithms(axis.set_yscale, axis.yaxis)
+            log_scale(axis, "y")
         axis.set_title(title, fontsize=9)
         axis.set_xlabel(xlabel)
         axis.set_ylabel(ylabel or title)
@@ -64,16 +65,6 @@ def length_curves(
         axis.set_axis_off()
     legend(figure, axes.flat[: len(panels)])
     return save(figure, path, caption)
-
-
-def _scale_by_logarithms(set_scale, side) -> None:
-    """Ticks at 1, 2, 5, 10, …, as plain numbers."""
-    from matplotlib.ticker import LogLocator
-
-    set_scale("log")
-    side.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    side.set_major_formatter("{x:g}")
-    side.set_minor_formatter("")
 
 
 def images(
@@ -147,16 +138,22 @@ def distance_curves(
 def order_table(
     orders: Mapping[str, Any], tasks: Sequence[str], title: str, what: str, height: str, baseline: str
 ) -> Table:
-    """The settings of every task, best first, with their differences to the baseline."""
-    columns = ("task", what, height, "from", "to", "difference", "difference from", "difference to", "p, paired t")
+    """The settings of every task, best first, with their differences to the baseline; the best of each in bold."""
     rows = [
-        (task, row["setting"], *_parts(row), *_parts(row.get("difference", {})), row.get("p_seeds", ""))
+        (task, row["setting"], _estimate(row), _estimate(row.get("difference", {})), _p(row))
         for task in tasks
         for row in orders[task]
     ]
+    firsts = {task: orders[task][0]["mean"] for task in tasks if orders[task] and "lost" not in orders[task][0]}
+    means = [(task, row["mean"]) for task in tasks for row in orders[task]]
+    best = {(place, 2) for place, (task, mean) in enumerate(means) if mean == firsts.get(task)}
     note = "Means over seeds with 95% intervals." + (f" Differences are to {baseline}." if baseline else "")
-    return Table(title, columns, rows, note)
+    return Table(title, ("task", what, height, "difference", "p, t"), rows, note, best=best)
 
 
-def _parts(found: Mapping[str, Any]) -> tuple:
-    return tuple(found.get(part, "") for part in PARTS)
+def _estimate(found: Mapping[str, Any]) -> Estimate | None:
+    return Estimate(found["mean"], found.get("low"), found.get("high")) if "mean" in found else None
+
+
+def _p(row: Mapping[str, Any]) -> PValue | None:
+    return PValue(row["p_seeds"]) if "p_seeds" in row else None

@@ -11,6 +11,7 @@ Points = Sequence[float] | np.ndarray
 Line = tuple[Points, Points, Points, Points]  # x, means, and the ends of their intervals
 FEW = 12  # points of a line that are marked
 DPI = 120
+ROW = 0.19  # inches of a legend's line
 SAMPLE = 0.6  # inches of a legend's sample of a line, with the gap to the next
 LETTER = 0.07  # inches of a letter of eight points
 WIDE = 12.0  # inches from which on a page scrolls a figure instead of shrinking it
@@ -77,12 +78,32 @@ def save(figure, path: Path, caption: str) -> Figure:
     return Figure(path, caption, is_wide=figure.get_figwidth() > WIDE)
 
 
+def log_scale(axis, side: str) -> None:
+    """An axis, "x" or "y", by its logarithm; plain numbers at 1, 2, 5, 10, … where these are no powers of many tens."""
+    from matplotlib.ticker import LogLocator
+
+    getattr(axis, f"set_{side}scale")("log")
+    axis.autoscale(axis=side)  # limits that were found on the other scale may be below 0
+    own = getattr(axis, f"{side}axis")
+    low, high = sorted(own.get_view_interval())
+    if low > 0 and high / low < 1000:
+        own.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        own.set_major_formatter("{x:g}")
+        own.set_minor_formatter("")
+
+
 def legend(figure, axes: Iterable[Any]) -> None:
-    """Every line of some axes once, by name, above the panels, in as many columns as the figure has room for."""
+    """Every line of some axes once, by name, above the panels, for which the figure grows.
+
+    It has as many columns as the figure is wide for.
+    """
     pairs = [zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes]
     found = {label: handle for pair in pairs for handle, label in pair}
     if found:
         columns = next(count for count in range(len(found), 0, -1) if count == 1 or _fits(figure, [*found], count))
+        rows = math.ceil(len(found) / columns)
+        columns = math.ceil(len(found) / rows)
+        figure.set_figheight(figure.get_figheight() + ROW * rows)
         figure.legend(found.values(), found, loc="outside upper center", ncols=columns, fontsize=8)
 
 
@@ -124,6 +145,6 @@ def draw_bands(axis, series: Mapping[str, Line], palette: Mapping[str, str]) -> 
         axis.plot(x, mean, marker="o" if len(x) <= FEW else "", markersize=3, linewidth=1.4, label=name, **style)
         axis.fill_between(x, low, high, color=palette[name], alpha=0.15, linewidth=0)
     bottom, top = axis.get_ylim()
-    if bottom < 0 and not any((np.asarray(low, float) < 0).any() for _, _, low, _ in series.values()):
+    if bottom < 0 and not any(value < 0 for _, _, low, _ in series.values() for value in low):
         axis.set_ylim(bottom=max(bottom, -0.03 * top))
     axis.grid(alpha=0.3)

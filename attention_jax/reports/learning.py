@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attention_jax.evaluation.metrics import find
 from attention_jax.evaluation.statistics import metric_interval
-from attention_jax.reports.figures import Figure, Line, colours, draw_bands, legend, new_figure, save
+from attention_jax.reports.figures import Figure, Line, colours, draw_bands, legend, log_scale, new_figure, save
 
 
 def learning_line(metrics: Sequence[Mapping], name: str) -> Line:
@@ -35,7 +35,7 @@ def learning_figure(
     for axis, (unit, names) in zip(axes[0], panels.items(), strict=True):
         draw_bands(axis, {label: learning_line(metrics, name) for label, name in names.items()}, palette)
         if any(row.is_log for row in map(find, names.values()) if row):
-            axis.set_yscale("log")
+            log_scale(axis, "y")
         axis.set_xlabel("step")
         axis.set_ylabel(unit)
     legend(figure, axes.flat)

@@ -1,31 +1,54 @@
-"""A sweep's table and figures, of settings that were compared elsewhere."""
+"""A sweep's sentence, tables and notes, of settings that were compared elsewhere."""
 
-import csv
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from attention_jax.evaluation.comparison import Comparison, Interval
+from attention_jax.evaluation.comparison import LEVEL, Comparison, Interval, Row
 from attention_jax.evaluation.metrics import metric
-from attention_jax.reports.figures import Figure, new_figure, save
-from attention_jax.reports.maps import WordMap, word_maps
-from attention_jax.reports.page import Table, show_number
+from attention_jax.reports.figures import Line, Points, colours
+from attention_jax.reports.names import short_keys
+from attention_jax.reports.page import Estimate, PValue, Table
 
-MOST_CURVES = 8
-MOST_MAPS = 6
-NAMED = 16  # settings whose names have room beside a figure
+TESTS = {
+    "p, t": "p_seeds",
+    "p, flips": "p_flips",
+    "p, swapped": "p_sentences",
+    "p, resampled": "p_bootstrap",
+    "p, Holm": "p_adjusted",
+}
+COSTS = {
+    "parameters": "cost.parameters",
+    "training FLOPs": "cost.flops",
+    "seconds": "cost.seconds",
+    "seconds a step": "cost.step_seconds",
+    "tokens a second": "cost.tokens_per_second",
+}
+MANY_CELLS = 40  # from which on they are folded
+MOST_NAMED = 3  # of settings that tie
+BY_SENTENCES = (
+    "Intervals are over seeds and sentences, those of differences too. p-values against the baseline: over sentences "
+    "by approximate randomization (swapped) and paired bootstrap (resampled, sacreBLEU's), which take the trained "
+    "models as they are; over seeds by paired t and exact sign flips. Holm's correction is of the swapped ones."
+)
+BY_SEEDS = (
+    "Intervals are over seeds, those of differences over the seeds that both have. p-values against the baseline: "
+    "paired t and exact sign flips over seeds; Holm's correction is of the former."
+)
 
 
 class Curve(NamedTuple):
     """What was logged of a metric: means over seeds, and the ends of their intervals."""
 
     name: str
-    steps: list[int]
-    means: list[float]
-    lows: list[float]
-    highs: list[float]
+    steps: Points
+    means: Points
+    lows: Points
+    highs: Points
+
+    @property
+    def line(self) -> Line:
+        """What is drawn of it."""
+        return self.steps, self.means, self.lows, self.highs
 
 
 class Setting(NamedTuple):
@@ -40,7 +63,10 @@ class Setting(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Settings compared: the engine's rows, and of each in the same place what is shown beside it."""
+    """Settings compared by a metric: the engine's rows, and of each in the same place what is shown beside it.
+
+    Of several answers, a metric each, the first leads: the others have its settings, order and best.
+    """
 
     comparison: Comparison
     settings: list[Setting]
@@ -50,49 +76,74 @@ class Answer(NamedTuple):
     def metric(self) -> str:
         return self.comparison.metric
 
-
-def table_of(answer: Answer) -> Table:
-    """The settings, best first; columns that say nothing anywhere are left out."""
-    order, name = answer.comparison.order, answer.metric
-    columns: dict[str, list[Any]] = {
-        _short(key, _keys(answer)): [answer.settings[place].overrides.get(key, "") for place in order]
-        for key in _keys(answer)
-    }
-    rows, settings = [answer.comparison.rows[place] for place in order], [answer.settings[place] for place in order]
-    columns |= {"seeds": [len(row.measured.values) for row in rows]}
-    columns |= _ends(("95% from", "to"), name, [row.value for row in rows])
-    columns |= {"": [_mark(answer, place) for place in order]}
-    columns |= _ends(("difference from", "difference to"), "difference", [row.difference for row in rows])
-    columns |= {
-        "p, t over seeds": [row.p_seeds for row in rows],
-        "p, sign flips": [row.p_flips for row in rows],
-        "p, sentences swapped": [row.p_sentences for row in rows],
-        "p, sentences resampled": [row.p_bootstrap for row in rows],
-        "p, Holm": [row.p_adjusted for row in rows],
-        "parameters": [_whole(setting.cost.get("cost.parameters")) for setting in settings],
-        "training FLOPs": [setting.cost.get("cost.flops") for setting in settings],
-        "seconds": [setting.cost.get("cost.seconds") for setting in settings],
-        "a step": [setting.cost.get("cost.step_seconds") for setting in settings],
-        "tokens a second": [setting.cost.get("cost.tokens_per_second") for setting in settings],
-        "not counted": [_not_counted(setting.ends) for setting in settings],
-    }
-    kept = {name: values for name, values in columns.items() if any(value not in (None, "") for value in values)}
-    cells = [tuple("" if value is None else value for value in row) for row in zip(*kept.values(), strict=True)]
-    return Table(f"{name}, means over seeds with 95% intervals", tuple(kept), cells, _caption(answer))
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks in the order in which they come."""
+        return list(dict.fromkeys(row.measured.task for row in self.comparison.rows))
 
 
-def names_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each setting's overrides: what it sets, with the keys unless each setting has one value alone."""
-    keys = _differing(settings)
-    if all(len({str(value) for key, value in one.items() if key in keys}) <= 1 for one in settings):
-        return [next((str(one[key]) for key in keys if key in one), "") or "as configured" for one in settings]
-    return [_with_keys(one, keys) for one in settings]
+def palette_of(answer: Answer) -> dict[str, str]:
+    """A colour for each setting, whatever its task, the same in every figure."""
+    return colours(row.measured.setting for row in answer.comparison.rows)
 
 
-def short_keys(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The keys in which settings' overrides differ, each with as much of it as tells it from the others."""
-    keys = _differing(settings)
-    return {key: _short(key, keys) for key in keys}
+def named(answer: Answer, place: int) -> str:
+    """A setting's name, with its task where there are several."""
+    setting, task = answer.comparison.rows[place].measured[:2]
+    return f"{setting}, {task}" if len(answer.tasks) > 1 else setting
+
+
+def said(answers: Sequence[Answer]) -> list[str]:
+    """What was found, a line a task: its best setting by the first metric, and whether it differs from the baseline."""
+    lead = answers[0]
+    if metric(lead.metric).more_is_better is None:
+        return [f"Neither more nor less of {lead.metric} is better: no setting is called the best."]
+    best = {task: [place for place in _in_task(lead, task) if place in lead.comparison.best] for task in lead.tasks}
+    return [_said_of_task(answers, task, places) for task, places in best.items()]
+
+
+def settings_table(answers: Sequence[Answer]) -> Table:
+    """The settings, best first, with every metric; columns that say nothing anywhere are left out.
+
+    With a single metric, differences to the baseline are beside it, with the p-values that are corrected for all.
+    """
+    lead, order = answers[0], answers[0].comparison.order
+    rows, columns = [lead.comparison.rows[place] for place in order], columns_of_settings(lead, order)
+    if len({len(row.measured.values) for row in rows}) > 1:
+        columns["seeds"] = [len(row.measured.values) for row in rows]
+    columns |= {one.metric: [estimate(one.comparison.rows[place].value) for place in order] for one in answers}
+    columns[""] = [_mark(lead, place) for place in order]
+    if len(answers) == 1:
+        columns["difference"] = [estimate(row.difference) for row in rows]
+        columns["p, Holm"] = [_p(row.p_adjusted) for row in rows]
+    columns["not counted"] = [_not_counted(lead.settings[place].ends) for place in order]
+    chosen = [height for height, place in enumerate(order) if place in lead.comparison.best]
+    bold = [(height, one.metric) for height in chosen for one in answers]
+    what = lead.metric if len(answers) == 1 else f"{len(order)} settings"
+    return _kept(f"{what}{_over(rows)}", columns, bold)
+
+
+def difference_tables(answers: Sequence[Answer]) -> list[Table]:
+    """Of each metric, the differences to the baseline with their intervals and every p-value."""
+    tables = []
+    for answer in answers:
+        order = [place for place in answer.comparison.order if answer.comparison.rows[place].difference is not None]
+        rows = [answer.comparison.rows[place] for place in order]
+        columns = columns_of_settings(answer, order) | {"difference": [estimate(row.difference) for row in rows]}
+        columns |= {title: [_p(getattr(row, name)) for row in rows] for title, name in TESTS.items()}
+        table = _kept(f"{answer.metric}: differences to the baseline", columns)
+        tables += [table._replace(folded=len(answers) == 1)] if rows else []
+    return tables
+
+
+def cost_tables(answer: Answer) -> list[Table]:
+    """What a seed of each setting cost, where it is known of any."""
+    order = answer.comparison.order
+    costs = {title: [answer.settings[place].cost.get(key) for place in order] for title, key in COSTS.items()}
+    if not any(value is not None for values in costs.values() for value in values):
+        return []
+    costs["parameters"] = [None if value is None else round(value) for value in costs["parameters"]]
+    return [_kept("Costs of a seed", columns_of_settings(answer, order) | costs)]
 
 
 def cells_table(answer: Answer, seeds: Mapping[str, Sequence[int]]) -> Table:
@@ -100,196 +151,102 @@ def cells_table(answer: Answer, seeds: Mapping[str, Sequence[int]]) -> Table:
     from markupsafe import Markup
 
     def links(cells):
-        named = [(name, ", ".join(map(str, seeds[name]))) for name in cells]
-        return Markup(" ").join(Markup('<a href="cells/{}/">{}</a>').format(*one) for one in named)
+        found = [(name, ", ".join(map(str, seeds[name]))) for name in cells]
+        return Markup(" ").join(Markup('<a href="cells/{}/">{}</a>').format(*one) for one in found)
 
-    order = answer.comparison.order
-    rows = [(_named(answer, place), links(answer.settings[place].cells)) for place in order]
-    return Table("Cells", ("setting", "seeds"), rows, "cells.csv has every number of every seed.")
-
-
-def names_of_task(values: Mapping[str, Any]) -> str:
-    """What settings are compared within: the value of its one key, or each value with its key."""
-    if len(values) == 1:
-        return str(next(iter(values.values())))
-    return _with_keys(values, list(values))
+    rows = [(named(answer, place), links(answer.settings[place].cells)) for place in answer.comparison.order]
+    many = sum(len(setting.cells) for setting in answer.settings) > MANY_CELLS
+    return Table("Cells", ("setting", "seeds"), rows, "cells.csv has every number of every seed.", folded=many)
 
 
-def write_tables(tables: Sequence[Table], folder: Path) -> None:
-    """The first table as table.csv and table.tex, the next as table_2.csv, …; table.md has them all."""
-    texts = []
-    for number, table in enumerate(tables, start=1):
-        name = "table" if number == 1 else f"table_{number}"
-        (folder / f"{name}.tex").write_text(_drawn(table, "latex_booktabs"), encoding="utf-8")
-        with open(folder / f"{name}.csv", "w", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([table.columns, *table.rows])
-        title = f"{table.title}\n\n" if len(tables) > 1 else ""
-        texts.append(title + _drawn(table, "github") + (f"\n{table.note}\n" if table.note else ""))
-    (folder / "table.md").write_text("\n".join(texts), encoding="utf-8")
+def notes_of(answers: Sequence[Answer]) -> list[str]:
+    """What intervals and tests are, and what else a reader must know."""
+    tests = {BY_SENTENCES: _metrics_with(answers, "p_sentences")}
+    tests[BY_SEEDS] = [name for name in _metrics_with(answers, "p_seeds") if name not in tests[BY_SENTENCES]]
+    told = {note: names for note, names in tests.items() if names}
+    shown = [note if len(told) == 1 else f"Of {', '.join(names)}: {note}" for note, names in told.items()]
+    chosen = [f"Bold: what is best by {answers[0].metric}."] if len(answers) > 1 else []
+    return list(dict.fromkeys((*chosen, *shown, *(note for one in answers for note in one.notes))))
 
 
-def _drawn(table: Table, kind: str) -> str:
-    from tabulate import tabulate
-
-    shown = [[show_number(cell) if isinstance(cell, (int, float)) else str(cell) for cell in row] for row in table.rows]
-    return tabulate(shown, headers=list(table.columns), tablefmt=kind, disable_numparse=True) + "\n"
+def _metrics_with(answers: Sequence[Answer], test: str) -> list[str]:
+    """The metrics of which a test was made."""
+    return [one.metric for one in answers if any(getattr(row, test) is not None for row in one.comparison.rows)]
 
 
-def figures_of(answer: Answer, folder: Path) -> list[Figure]:
-    """Every figure that the settings have something to show on."""
-    drawn = [_intervals(answer, folder / "settings.png")]
-    shown = [setting for setting, row in zip(answer.settings, answer.comparison.rows, strict=True) if row.value]
-    numeric = [key for key in _keys(answer) if len(_numbers(shown, key)) > 2]
-    if numeric:
-        drawn.append(_slices(answer, numeric, folder / "slices.png"))
-    is_one_race = len({row.measured.task for row in answer.comparison.rows}) == 1
-    if is_one_race and len({setting.cost.get("cost.flops") for setting in shown} - {None}) > 1:
-        drawn.append(_pareto(answer, folder / "pareto.png"))
-    if any(len(setting.curve.steps) > 1 for setting in shown):
-        drawn.append(_curves(answer, folder / "curves.png"))
-    if sum(setting.attention is not None for setting in shown) > 1:
-        drawn.append(_maps(answer, folder / "attention.png"))
-    return drawn
+def columns_of_settings(answer: Answer, order: Sequence[int]) -> dict[str, list[Any]]:
+    """What tells settings from one another, a column a key."""
+    short = short_keys([setting.overrides for setting in answer.settings])
+    return {name: [answer.settings[place].overrides.get(key, "") for place in order] for key, name in short.items()}
 
 
-def _intervals(answer: Answer, path: Path) -> Figure:
-    """Means with their intervals, the best on top."""
-    found = answer.comparison
-    order = [place for place in found.order if found.rows[place].value is not None][: 4 * NAMED][::-1]
-    figure, axes = new_figure(1, 1, 7.0, max(2.0, 0.24 * len(order) + 1.2))
-    axis = axes[0, 0]
-    for height, place in enumerate(order):
-        value: Any = found.rows[place].value
-        colour = "tab:orange" if place == found.baselines[place] else "tab:blue"
-        if value.low is not None:
-            axis.plot([value.low, value.high], [height, height], color=colour, linewidth=1.5)
-        axis.plot([value.mean], [height], "o", color=colour, markersize=4)
-    axis.set_yticks(range(len(order)), [_named(answer, place) for place in order], fontsize=7)
-    axis.set_xlabel(answer.metric)
-    axis.grid(alpha=0.3, axis="x")
-    return save(figure, path, f"{answer.metric} of each setting with its 95% interval; the baseline in orange.")
+def estimate(found: Interval | None) -> Estimate | None:
+    """A mean and its interval as a table's cell."""
+    return None if found is None else Estimate(*found)
 
 
-def _slices(answer: Answer, keys: Sequence[str], path: Path) -> Figure:
-    """The metric against each number that was swept, a dot a setting, a line through the best at each value."""
-    figure, axes = new_figure(1, len(keys), 3.2, 2.8, sharey=True)
-    rows = zip(answer.settings, answer.comparison.rows, strict=True)
-    shown = [(setting, row.value.mean) for setting, row in rows if row.value]
-    for axis, key in zip(axes[0], keys, strict=True):
-        values = _numbers([setting for setting, _ in shown], key)
-        pairs = [(setting.overrides[key], mean) for setting, mean in shown if key in setting.overrides]
-        axis.plot(*zip(*pairs, strict=True), "o", color="tab:blue", alpha=0.5, markersize=4)
-        pick = max if metric(answer.metric).more_is_better else min
-        axis.plot(values, [pick(mean for x, mean in pairs if x == value) for value in values], color="tab:blue")
-        if min(values) > 0 and max(values) / min(values) > 8:
-            axis.set_xscale("log")
-        axis.set_xlabel(_short(key, _keys(answer)))
-        axis.grid(alpha=0.3)
-    axes[0, 0].set_ylabel(answer.metric)
-    return save(figure, path, f"{answer.metric} against each number that was swept; the line joins the best at each.")
+def _in_task(answer: Answer, task: str) -> list[int]:
+    return [place for place in answer.comparison.order if answer.comparison.rows[place].measured.task == task]
 
 
-def _pareto(answer: Answer, path: Path) -> Figure:
-    """Quality against training FLOPs, with the front that no setting beats in both."""
-    figure, axes = new_figure(1, 1, 6.4, 3.8)
-    axis, sign = axes[0, 0], 1 if metric(answer.metric).more_is_better else -1
-    rows = enumerate(zip(answer.settings, answer.comparison.rows, strict=True))
-    points = sorted(
-        (setting.cost["cost.flops"], -sign * row.value.mean, place)
-        for place, (setting, row) in rows
-        if row.value and "cost.flops" in setting.cost
-    )
-    front, best = [], -np.inf
-    for number, (flops, negative, place) in enumerate(points):
-        shape = "os^Dv"[number // 10 % 5]  # colours come again after ten
-        is_front = -negative > best
-        label = _named(answer, place) if is_front or len(points) <= NAMED else None
-        axis.plot([flops], [-sign * negative], shape, markersize=5, label=label)
-        if is_front:
-            front.append((flops, -sign * negative))
-            best = -negative
-    axis.plot(*zip(*front, strict=True), "--", color="grey", linewidth=1)
-    if points[-1][0] > 10 * points[0][0]:
-        axis.set_xscale("log")
-    axis.set_xlabel("training FLOPs of a seed")
-    axis.set_ylabel(answer.metric)
-    axis.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", fontsize=7)
-    return save(
-        figure,
-        path,
-        f"{answer.metric} against training FLOPs; the dashed front joins what nothing beats in both.",
-    )
+def _said_of_task(answers: Sequence[Answer], task: str, places: Sequence[int]) -> str:
+    """Which setting is the best, by which metric, of how many over how many seeds, and how it stands."""
+    lead = answers[0]
+    within = f"{task}: " if len(lead.tasks) > 1 else ""
+    if not places:
+        return f"{within}No setting has {lead.metric} of every seed: none is called the best."
+    own = lead.comparison.rows[places[0]]
+    over = f"of {len(_in_task(lead, task))} settings over {_seeds(len(own.measured.values))}"
+    if len(places) == 1:
+        told = f"{within}{own.measured.setting} has the best {lead.metric} {over}, {estimate(own.value)}."
+        return " ".join((told, *_standing(answers, places[0])))
+    names = "; ".join(lead.comparison.rows[place].measured.setting for place in places[:MOST_NAMED])
+    more = f" and {len(places) - MOST_NAMED} more" if len(places) > MOST_NAMED else ""
+    return f"{within}{names}{more} share the best {lead.metric} {over}, {estimate(own.value)}."
 
 
-def _curves(answer: Answer, path: Path) -> Figure:
-    """Learning curves of the first settings, means over seeds in their intervals."""
-    figure, axes = new_figure(1, 1, 6.4, 3.8)
-    axis, places = axes[0, 0], answer.comparison.order[:MOST_CURVES]
-    curves = {place: answer.settings[place].curve for place in places}
-    for place, curve in curves.items():
-        (line,) = axis.plot(curve.steps, curve.means, label=_named(answer, place), linewidth=1.2)
-        axis.fill_between(curve.steps, curve.lows, curve.highs, alpha=0.2, color=line.get_color(), linewidth=0)
-    name = curves[places[0]].name
-    axis.set_xlabel("step")
-    axis.set_ylabel(name)
-    axis.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=2, fontsize=7)
-    return save(figure, path, f"{name} by step, means over seeds in their 95% intervals; the best settings.")
+def _standing(answers: Sequence[Answer], place: int) -> Iterator[str]:
+    """Whether a setting's difference to its baseline is shown, and what other metrics are of it."""
+    lead, *others = answers
+    baseline = lead.comparison.baselines[place]
+    if place == baseline:
+        yield "It is the baseline."
+    elif baseline is not None and (told := _difference(lead.comparison.rows[place])):
+        yield f"Its difference to the baseline ({lead.comparison.rows[baseline].measured.setting}) is {told}."
+    rows = {one.metric: one.comparison.rows[place] for one in others}
+    parts = {name: (str(estimate(row.value)), _difference(row)) for name, row in rows.items() if row.value}
+    if parts:
+        told = "; ".join(name + " " + ", difference ".join(filter(None, part)) for name, part in parts.items())
+        yield f"By other metrics: {told}."
 
 
-def _maps(answer: Answer, path: Path) -> Figure:
-    """The attention of the settings' first seeds on one held-out pair of sentences."""
-    settings, order = answer.settings, answer.comparison.order
-    places = [place for place in order if settings[place].attention is not None][:MOST_MAPS]
-    found: list[Any] = [settings[place].attention for place in places]
-    maps = [
-        WordMap(one[""], list(one[".target"]), list(one[".source"]), _named(answer, place))
-        for place, one in zip(places, found, strict=True)
-    ]
-    caption = "Attention on one held-out pair of sentences, teacher forced, by setting (first seed)."
-    return word_maps(maps, path, caption, columns=min(3, len(maps)), xlabel="source", ylabel="reference")
+def _difference(own: Row) -> str:
+    """A setting's difference to its baseline and whether it is shown; "" where there is none."""
+    if own.difference is None:
+        return ""
+    if own.p_adjusted is None:
+        return f"{estimate(own.difference)}, without a test"
+    shown = str(PValue(own.p_adjusted))
+    verdict = "shown" if own.p_adjusted < LEVEL else "not shown to be more than chance"
+    return f"{estimate(own.difference)}, {verdict} (p {shown if shown[0] in '<>' else f'= {shown}'}, Holm)"
 
 
-def _keys(answer: Answer) -> list[str]:
-    """The keys that differ between settings."""
-    return _differing([setting.overrides for setting in answer.settings])
+def _over(rows: Sequence[Row]) -> str:
+    counts = {len(row.measured.values) for row in rows}
+    seeds = "seeds" if len(counts) > 1 else _seeds(*counts)
+    has_intervals = any(row.value is not None and row.value.low is not None for row in rows)
+    return f", {'means over ' if counts != {1} else ''}{seeds}{' with 95% intervals' if has_intervals else ''}"
 
 
-def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys that differ between overrides."""
-    keys = list(dict.fromkeys(key for overrides in settings for key in overrides))
-    return [key for key in keys if len({repr(overrides.get(key)) for overrides in settings}) > 1] or keys[:1]
+def _seeds(count: int) -> str:
+    return f"{count} seeds" if count != 1 else "one seed"
 
 
-def _short(key: str, keys: Sequence[str]) -> str:
-    """A key's last part, or as much of it as tells it from the others."""
-    parts = key.removesuffix(".name").split(".")
-    for count in range(1, len(parts)):
-        name = ".".join(parts[-count:])
-        if sum(other.endswith(f".{name}") or other == name for other in keys) == 1:
-            return name
-    return key
-
-
-def _named(answer: Answer, place: int) -> str:
-    """A setting's name, with its task where there are several."""
-    rows = answer.comparison.rows
-    setting, task = rows[place].measured[:2]
-    return f"{setting}, {task}" if len({row.measured.task for row in rows}) > 1 else setting
-
-
-def _with_keys(overrides: Mapping[str, Any], keys: Sequence[str]) -> str:
-    values = [(_short(key, keys), overrides[key]) for key in keys if key in overrides]
-    return ", ".join(f"{name} {show_number(v) if isinstance(v, (int, float)) else v}" for name, v in values)
-
-
-def _numbers(settings: Sequence[Setting], key: str) -> list[float]:
-    """The numbers that a key was set to, in rising order."""
-    found = [setting.overrides.get(key) for setting in settings]
-    values = {value for value in found if not isinstance(value, list)}
-    is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-    return sorted(value for value in values if value is not None) if is_number else []
+def _kept(title: str, columns: Mapping[str, Sequence[Any]], bold: Iterable[tuple[int, str]] = ()) -> Table:
+    """A table without the columns that are empty; in bold are (row, column by its name)."""
+    kept = {name: values for name, values in columns.items() if any(value not in (None, "") for value in values)}
+    best = {(row, [*kept].index(name)) for row, name in bold}
+    return Table(title, tuple(kept), list(zip(*kept.values(), strict=True)), best=best)
 
 
 def _mark(answer: Answer, place: int) -> str:
@@ -297,35 +254,9 @@ def _mark(answer: Answer, place: int) -> str:
     return ", ".join(name for name, holds in marks.items() if holds)
 
 
-def _ends(titles: tuple[str, str], name: str, found: Sequence[Interval | None]) -> dict[str, list[float | None]]:
-    """Columns of means and of their intervals' ends."""
-    parts = zip((name, *titles), Interval._fields, strict=True)
-    return {title: [None if one is None else getattr(one, part) for one in found] for title, part in parts}
-
-
 def _not_counted(ends: Sequence[str]) -> str:
     return ", ".join(f"{ends.count(end)} {end}" for end in dict.fromkeys(ends))
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
-
-
-BY_SENTENCES = (
-    "Intervals are over seeds and sentences, those of differences too. p-values against the baseline: over sentences "
-    "by approximate randomization (swapped) and paired bootstrap (resampled, sacreBLEU's), which take the trained "
-    "models as they are; over seeds by paired t and exact sign flips. Holm's correction is of the swapped ones."
-)
-BY_SEEDS = (
-    "Intervals are over seeds, those of differences over the seeds that both have. p-values against the baseline: "
-    "paired t and exact sign flips over seeds; Holm's correction is of the former."
-)
-
-
-def _caption(answer: Answer) -> str:
-    rows = answer.comparison.rows
-    if any(row.p_sentences is not None for row in rows):
-        return " ".join((BY_SENTENCES, *answer.notes))
-    if any(row.p_seeds is not None for row in rows):
-        return " ".join((BY_SEEDS, *answer.notes))
-    return " ".join(answer.notes)
+def _p(found: float | None) -> PValue | None:
+    return None if found is None else PValue(found)

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,7 +63,8 @@ class Experiment(NamedTuple):
     check: Callable[[ConfigDict], None] = lambda config: None  # raises UserError for values that cannot be used
     dynamic: tuple[str, ...] = ()  # keys whose values need no program, beside seeds and the optimizer's numbers
     on_cpu: str = "loop"  # how cells of a group run on a CPU, where the config leaves it open
-    conclude: Callable[[ConfigDict, list[FinishedCell], Path], Conclusion] | None = None  # …, a folder for figures
+    # …, a folder for figures, the colour of each setting in all of them
+    conclude: Callable[[ConfigDict, list[FinishedCell], Path, Mapping[str, str]], Conclusion] | None = None
     metric: Callable[[ConfigDict], str] = lambda config: config.train.best_by  # what a sweep's table leads with
     compared_by: tuple[str, ...] = ()  # metrics of an evaluation that compare what `train.best_by` may not
 

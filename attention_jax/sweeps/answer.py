@@ -10,20 +10,25 @@ import numpy as np
 from attention_jax.errors import UserError
 from attention_jax.evaluation.comparison import Measured, notes, records
 from attention_jax.evaluation.comparison import compare as compare_settings
-from attention_jax.evaluation.statistics import metric_interval
-from attention_jax.reports.conclusion import FinishedCell
+from attention_jax.reports.conclusion import Conclusion, FinishedCell
+from attention_jax.reports.learning import learning_line
+from attention_jax.reports.names import names_of, names_of_task
 from attention_jax.reports.page import render
+from attention_jax.reports.pivots import grid_tables
 from attention_jax.reports.sweep import (
     Answer,
     Curve,
     Setting,
     cells_table,
-    figures_of,
-    names_of,
-    names_of_task,
-    table_of,
-    write_tables,
+    cost_tables,
+    difference_tables,
+    notes_of,
+    palette_of,
+    said,
+    settings_table,
 )
+from attention_jax.reports.sweep_figures import figures_of
+from attention_jax.reports.tables import write_tables
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import finished
 from attention_jax.runs.folder import Run, to_json, write_result, write_whole
@@ -33,7 +38,7 @@ from attention_jax.sweeps.records import records_of, write_cells
 
 ENDS = {"diverged": "diverged", "dropped": "dropped at a rung"}
 COSTS = ("cost.parameters", "cost.flops", "cost.seconds", "cost.step_seconds", "cost.tokens_per_second")
-BY_TEST = "Test figures, for the last word: settings are in the order of {}, and the best is chosen by it."
+BY_TEST = "Test figures are for the last word: settings are in the order of {}, and the best is chosen by it."
 CHOSEN = "The first seeds ({}) chose at the rungs which settings go on; they are not reported."
 CHOSE = (
     "Settings were chosen at rungs by the seeds that are reported: those that went on were lucky there, and their "
@@ -42,31 +47,47 @@ CHOSE = (
 
 
 def write_answer(sweep: Sweep) -> Path:
-    """Read every cell, and write table.md, .csv and .tex, result.json, figures/ and report.html; the page's path.
+    """Read every cell, and write table.md, .csv and .tex, tables/, result.json, figures/ and report.html; its path.
 
-    Raises UserError where no cell is done, or none has the metric.
+    Raises UserError where no cell is done, or none has a metric that was asked for.
     """
     answers = compare(sweep)
     folder = sweep.path / "figures"
     folder.mkdir(exist_ok=True)
-    tables, figures = [table_of(answer) for answer in answers], figures_of(answers[0], folder)
-    write_tables(tables, sweep.path)
-    result: dict[str, Any] = {"orders": {answer.comparison.metric: records(answer.comparison) for answer in answers}}
+    palette, found = palette_of(answers[0]), Conclusion({}, [], [])
     if sweep.experiment.conclude is not None:
-        found = sweep.experiment.conclude(sweep.config, _ended_cells(sweep), folder)
-        if found.leads:
-            tables, figures = [*found.tables, *tables], [*found.figures, *figures]
-        else:
-            tables, figures = [*tables, *found.tables], [*figures, *found.figures]
-        result = {**found.result, "orders": {**found.result["orders"], **result["orders"]}}
+        found = sweep.experiment.conclude(sweep.config, _ended_cells(sweep), folder, palette)
+    result = {**found.result, "orders": {**found.result.get("orders", {}), **_orders(answers)}}
     status = "finished" if all(map(sweep.is_done, sweep.plan.cells)) else "unfinished"
     result["cells"] = records_of(sweep)
     write_result(sweep.path, {**finished(sweep.config, result), **_made_by(sweep), "status": status})
     write_cells(sweep, result["cells"])
-    tables.append(cells_table(answers[0], {name: sweep.flat[name]["seeds"] for name in sweep.plan.cells}))
-    page = render(f"{sweep.config.experiment}: {sweep.path.name}", tables, figures, to_json(sweep.config))
-    write_whole(sweep.path / "report.html", page)
+    write_whole(sweep.path / "report.html", _page(sweep, answers, found, palette))
     return sweep.path / "report.html"
+
+
+def _page(sweep: Sweep, answers: Sequence[Answer], found: Conclusion, palette: Mapping[str, str]) -> str:
+    """The page; its tables are written as files on the way, and its figures drawn."""
+    main, (grids, no_grid) = settings_table(answers), grid_tables(answers, sweep.config.sweep.within)
+    ours, costs = [main, *difference_tables(answers), *grids], cost_tables(answers[0])
+    before = [*found.tables, *ours] if found.leads else ours
+    after = costs if found.leads else [*found.tables, *costs]
+    sentences, notes = said(answers), [*notes_of(answers), *no_grid]
+    write_tables(main, [table for table in (*before, *after) if table is not main], sweep.path, sentences, notes)
+    drawn = figures_of(answers, sweep.path / "figures", palette)
+    return render(
+        f"{sweep.config.experiment}: {sweep.path.name}",
+        [*before, *after, cells_table(answers[0], {name: sweep.flat[name]["seeds"] for name in sweep.plan.cells})],
+        [*found.figures, *drawn] if found.leads else [*drawn, *found.figures],
+        to_json(sweep.config),
+        said=sentences,
+        first=sum(not table.folded for table in before),
+        notes=notes,
+    )
+
+
+def _orders(answers: Sequence[Answer]) -> dict[str, Any]:
+    return {answer.metric: records(answer.comparison) for answer in answers}
 
 
 def _made_by(sweep: Sweep) -> dict[str, Any]:
@@ -81,19 +102,30 @@ def _made_by(sweep: Sweep) -> dict[str, Any]:
 
 
 def compare(sweep: Sweep) -> list[Answer]:
-    """Every setting with its mean, interval and tests against the baseline; by validation first, where test was asked.
+    """Every setting by every metric asked for, with its mean, interval and tests against the baseline.
 
-    Raises UserError where no finished cell has the metric, or it does not compare what was trained.
+    The first metric leads: settings are in its order, and the best is chosen by it; where that is of the test split,
+    the same metric of the validation split leads. Raises UserError where no finished cell has a metric, or one does
+    not compare what was trained.
     """
-    name = require_metrics(sweep.config, sweep.experiment, [*sweep.flat.values()])
-    if (asked := _answer(sweep, name)) is None:
-        raise UserError(f"{sweep.path}: no finished cell has {name!r}: name another with --config.sweep.metric=….")
-    split, _, measure = name.partition(".")
-    lead = _answer(sweep, f"validation.{measure}") if split == "test" else None
-    if lead is None:
-        return [asked]
-    chosen = asked.comparison._replace(order=lead.comparison.order, best=lead.comparison.best)
-    return [lead, Answer(chosen, asked.settings, (BY_TEST.format(lead.comparison.metric), *asked.notes))]
+    names = require_metrics(sweep.config, sweep.experiment, [*sweep.flat.values()])
+    found = {name: _answer(sweep, name) for name in names}
+    for name, answer in found.items():
+        if answer is None:
+            raise UserError(f"{sweep.path}: no finished cell has {name!r}: name another with --config.sweep.metric=….")
+    split, _, measure = names[0].partition(".")
+    by = f"validation.{measure}" if split == "test" else names[0]
+    leading = found.get(by) or _answer(sweep, by)
+    every = {by: leading, **found} if leading else found
+    lead, *others = [answer for answer in every.values() if answer is not None]
+    return [lead, *(_following(lead, answer) for answer in others)]
+
+
+def _following(lead: Answer, answer: Answer) -> Answer:
+    """An answer with the order and the best of the one that leads, of which the reader of test figures is told."""
+    notes = (BY_TEST.format(lead.metric), *answer.notes) if answer.metric.startswith("test.") else answer.notes
+    comparison = answer.comparison._replace(order=lead.comparison.order, best=lead.comparison.best)
+    return answer._replace(comparison=comparison, notes=notes)
 
 
 def _answer(sweep: Sweep, name: str) -> Answer | None:
@@ -232,15 +264,13 @@ def _sentence_scores(cell: Path, metric: str, result: Mapping[str, Any] | None) 
 def learning_curve(lines: Sequence[Mapping[str, Any]], metric: str) -> Curve:
     """The metric, or the training loss where that is not logged, at the steps at which every seed has it."""
     logged = metric if any(metric in line for line in lines) else "train.loss"
-    found: dict[int, dict[int, float]] = {}
+    found: dict[int, set[int]] = {}
     for line in lines:
         if line.get(logged) is not None:
-            found.setdefault(line["step"], {})[line["seed"]] = line[logged]
+            found.setdefault(line["step"], set()).add(line["seed"])
     most = max(map(len, found.values()), default=0)
-    steps = sorted(step for step, values in found.items() if len(values) == most)
-    ends = [metric_interval(logged, [*found[step].values()]) for step in steps]
-    means, lows, highs = (list(column) for column in zip(*ends, strict=True)) if ends else ([], [], [])
-    return Curve(logged, steps, means, lows, highs)
+    kept = [line for line in lines if len(found.get(line["step"], ())) == most]
+    return Curve(logged, *learning_line(kept, logged))
 
 
 def _attention(cell: Path) -> dict[str, Any] | None:

@@ -6,6 +6,8 @@ SWEEP/cells/NAME/      a run's folder each; a cell is done when its result.json 
 SWEEP/waves/NAME/      the lock and, while it trains, the checkpoints of cells that train together
 SWEEP/data/            corpora, imported once for all cells that share them
 SWEEP/result.json      the settings in order, what the experiment says of all cells together, and a record a cell
+SWEEP/table.md         the answer to read: its sentence, tables and notes; table.csv and .tex have the settings,
+SWEEP/tables/          and these every other table, folded ones too
 SWEEP/cells.csv        these records, a row a cell and seed: every override, its status, its folder, every metric
 SWEEP/by_setting/      a link to each cell by its setting: score=cosine,seed=1 → ../cells/NAME
 """
@@ -113,24 +115,25 @@ class Sweep:
         return group.config.get("train.steps", 1)
 
 
-def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[Mapping[str, Any]]) -> str:
-    """The metric that a sweep compares its cells by, flat configs.
+def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The metrics that a sweep compares its cells by, flat configs; the first leads.
 
-    Raises UserError where there is none of that name, or it does not compare the cells that are compared; and so for
+    Raises UserError where there is none of a name, or one does not compare the cells that are compared; and so for
     what ranks them at rungs.
     """
-    asked, own = config.sweep.metric, experiment.metric(config)
-    used = {"sweep.metric" if asked else "train.best_by": asked or own}
+    own = experiment.metric(config)
+    asked = tuple(dict.fromkeys(name.strip() for name in config.sweep.metric.split(",") if name.strip()))
+    used = [("sweep.metric", name) for name in asked] or [("train.best_by", own)]
     if config.population.halving:
-        used["train.best_by"] = config.train.best_by
+        used.append(("train.best_by", config.train.best_by))
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for cell in cells:
         groups.setdefault(repr([cell.get(key) for key in config.sweep.within]), []).append(cell)
-    for key, name in used.items():
+    for key, name in used:
         others = (own, *experiment.compared_by) if key == "sweep.metric" else experiment.compared_by
         for group in groups.values():
             require_comparable(name, key, group, others)
-    return asked or own
+    return asked or (own,)
 
 
 def without_seeds(flat: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attention_jax.reports.sweep import short_keys
+from attention_jax.reports.names import short_keys
 from attention_jax.runs.config import flatten
 from attention_jax.runs.folder import Run
 from attention_jax.sweeps.folder import Sweep, failures, read_result

@@ -6,7 +6,7 @@ SWEEP = {
     "by_default": False,  # whether the config is meant for a sweep, so that --mode may be left out
     "engine": "inline",  # in this process; or processes, slurm
     "workers": 2,  # processes, or tasks of a job array
-    "metric": "",  # what the table leads with, such as validation.bleu; empty: config.train.best_by
+    "metric": "",  # what is compared: validation.loss,validation.bleu: the first leads; empty: config.train.best_by
     "baseline": "",  # the overrides of the row that others are tested against, as KEY=VALUE,…; empty: the first row
     "within": (),  # keys whose values are compared each for itself, with its own best and baseline
     "match": "",  # flops: every variant gets as many training FLOPs as the baseline, within 1%

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from support import ROOT
-from sweeper import RATES, SMALL, TINY
+from sweeper import RATES, SMALL, TINY, rows_of
 
 from attention_jax.errors import UserError
 from attention_jax.launcher import experiments
@@ -223,17 +223,21 @@ def test_a_plan_says_what_shares_a_program_and_how_long_it_will_take(sweeper, ca
 
 
 def test_the_answer_compares_sentences_where_it_can(sweeper):
-    sweeper.run(RATES, sweep__metric="test.bleu")
+    sweeper.run(RATES, sweep__metric="test.bleu,test.chrf")
     first, second = sweeper.table()
     assert {first[""], second[""]} == {"best", "baseline"} or first[""] == "best, baseline"
-    other = first if first["p, sentences swapped"] else second
-    assert 0 < float(other["p, sentences swapped"]) <= 1
-    assert float(other["p, Holm"]) == float(other["p, sentences swapped"])
+    assert {"validation.bleu", "test.bleu", "test.bleu low", "test.bleu high", "test.chrf"} <= set(first)
+    (other,) = rows_of(sweeper.folder / "sweep" / "tables" / "test_bleu_differences_to_the_baseline.csv")
+    assert 0 < float(other["p, swapped"]) <= 1
+    assert float(other["p, Holm"]) == float(other["p, swapped"])
+    (costs, _) = rows_of(sweeper.folder / "sweep" / "tables" / "Costs_of_a_seed.csv")
+    assert float(costs["training FLOPs"]) > 0
     text = (sweeper.folder / "sweep" / "table.md").read_text()
     assert "sign-flip test cannot go below p = 0.5" in text
-    assert (sweeper.folder / "sweep" / "table.tex").read_text().startswith("\\begin{tabular}")
+    assert "\\begin{tabular}" in (sweeper.folder / "sweep" / "table.tex").read_text()
     page = (sweeper.folder / "sweep" / "report.html").read_text()
     assert page.count("data:image/png") >= 2
+    assert '<a href="cells/' in page
     result = json.loads((sweeper.folder / "sweep" / "result.json").read_text())
     rates = [str(rate) for rate in (1e-2, 3e-3)]
     assert {row["setting"] for row in result["orders"]["translation"]} == set(rates) == set(result["curves"])

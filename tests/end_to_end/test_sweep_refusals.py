@@ -38,6 +38,7 @@ def test_another_base_config_is_refused(sweeper):
         ({"population__dynamic": ("train.steps",)}, "'train.steps' is static"),
         ({"sweep__baseline": "optimizer.learning_rate=7"}, "no setting is that; the first is"),
         ({"sweep__metric": "validation.beauty"}, "config.sweep.metric='validation.beauty': no metric of that name"),
+        ({"sweep__metric": "validation.loss,validation.beauty"}, "'validation.beauty': no metric of that name"),
         ({"sweep__metric": "book.mean"}, "no finished cell has 'book.mean'"),
         ({"sweep__within": ("data.tsk",)}, "config.sweep.within=.*: no cell has a 'data.tsk'"),
         ({"population__halving_seeds": 1}, "say how settings are ranked: set halving too"),

@@ -1,4 +1,4 @@
-"""The page in a real browser, where there is one: a click sorts, numbers by value, and the console stays silent."""
+"""The page in a real browser, where there is one: a click sorts, the console stays silent, nothing scrolls sideways."""
 
 import re
 import shutil
@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from attention_jax.reports.page import Table, render
+from attention_jax.reports.page import Estimate, Table, render
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CLICKS = """
@@ -24,15 +24,41 @@ addEventListener("load", () => {
 """
 
 
+WIDTHS = """
+<script>
+addEventListener("load", () => {
+  const boxes = [document.documentElement, ...document.querySelectorAll(".scroll")];
+  const wide = boxes.filter(box => box.scrollWidth > box.clientWidth).length;
+  const seen = `${boxes.length} ${wide}`;
+  document.body.append(Object.assign(document.createElement("pre"), {id: "seen", textContent: seen}));
+});
+</script>
+"""
+
+
+def dom_of(page, folder, *flags):
+    """A page's elements once its scripts have run."""
+    (folder / "page.html").write_text(page, encoding="utf-8")
+    quiet = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    asked = [BROWSER, *quiet, *flags, f"file://{folder / 'page.html'}"]
+    return subprocess.run(asked, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
+@pytest.mark.parametrize(("columns", "wide"), [(5, 0), (8, 0), (30, 1)])
+def test_a_table_of_many_estimates_fits_a_laptop_whose_intervals_go_under_their_means(tmp_path, columns, wide):
+    row = [Estimate(place + 0.2345, place + 0.1234, place + 0.3456) for place in range(columns)]
+    table = Table("t", ("setting", *map(str, range(columns))), [("randomized_sinusoidal", *row)] * 2)
+    page = render("Wide", [table], [], "").replace("</head>", f"{WIDTHS}</head>")
+    assert f'<pre id="seen">2 {wide}</pre>' in dom_of(page, tmp_path, "--window-size=1280,800")
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
 def test_a_click_on_a_heading_sorts_and_another_sorts_the_other_way(tmp_path):
     rows = [("a", 10.0, "x"), ("b", 9.5, ""), ("c", 1e-7, "y"), ("d", "", "w"), ("e", 100.0, "z")]
     page = render("Sorting", [Table("table", ("name", "value", "word"), rows)], [], "")
     clicks = CLICKS.replace("COLUMNS", "[1, 1, 2, 0]")
-    (tmp_path / "page.html").write_text(page.replace("</head>", f"{clicks}</head>"), encoding="utf-8")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
-    asked = [BROWSER, *flags, f"file://{tmp_path / 'page.html'}"]
-    dom = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=True).stdout
+    dom = dom_of(page.replace("</head>", f"{clicks}</head>"), tmp_path)
     orders, said = re.search(r'<pre id="seen">(.*?)\|(.*?)</pre>', dom, re.DOTALL).groups()
     assert orders.split(",") == ["abcde", "cbaed", "eabcd", "daceb", "abcde"]
     assert said == ""

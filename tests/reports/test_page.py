@@ -1,11 +1,13 @@
 """The page: self-contained, everything escaped, headline numbers first and what is long folded away."""
 
 import math
+import re
 
+import numpy as np
 import pytest
 
 from attention_jax.reports.figures import Figure
-from attention_jax.reports.page import Estimate, Table, render, show, show_interval, show_number
+from attention_jax.reports.page import Estimate, PValue, Table, render, show, show_interval, show_number, show_p
 from attention_jax.reports.run import estimate, facts_of, run_page
 from attention_jax.reports.translation import data_table, result_tables
 
@@ -29,6 +31,7 @@ def test_the_page_needs_nothing_outside_itself_and_escapes_what_it_shows(tmp_pat
 
 def test_numbers_show_four_digits():
     assert [show_number(x) for x in (0.123456, 12345, 1e-9, 99.0)] == ["0.1235", "12,345", "1e-09", "99"]
+    assert [show_number(x) for x in (55987.3, 999999.0, 1.92e11)] == ["55,990", "1e+06", "1.92e+11"]
 
 
 @pytest.mark.parametrize(
@@ -51,9 +54,59 @@ def test_a_mean_and_its_interval_show_the_digits_that_say_something(values, show
     assert show_interval(*values) == show(Estimate(*values)) == shown
 
 
+def sign(text):
+    return np.sign(float(text.replace(",", "")))
+
+
+def test_rounding_never_hides_on_which_side_of_zero_an_interval_is(random):
+    for _ in range(2000):
+        mean, half = random.normal() * 10.0 ** random.integers(-6, 7), 10.0 ** random.integers(-8, 7) * random.random()
+        near = half * (1 + 10.0 ** -random.integers(1, 9)) * random.choice([-1, 1])  # ends beside 0, on either side
+        for middle in (mean, near):
+            low, high = middle - half, middle + half
+            shown = show_interval(middle, low, high).partition(" [")[2].rstrip("]").split(", ")
+            assert [sign(end) for end in shown] == [np.sign(low), np.sign(high)]
+
+
+def test_a_mean_is_rounded_by_no_more_than_half_of_what_its_interval_leaves_open(random):
+    for _ in range(500):
+        mean, half = random.normal(), 10.0 ** random.integers(-4, 1) * random.uniform(0.1, 1)
+        shown = float(show_interval(mean, mean - half, mean + half).partition(" ")[0])
+        assert abs(shown - mean) <= 0.51 * half
+
+
+def test_p_values_are_compact_and_none_is_shown_on_the_other_side_of_a_twentieth():
+    shown = {0.0123: ".012", 0.00042: "<.001", 0.65: ".650", 1.0: "1", 0.9997: ">.999", 0.0499: ".0499", 0.05: ".050"}
+    assert {p: show_p(p) for p in shown} == shown
+    for p in (0.0495, 0.04999, 0.0499999, 0.05, 0.05000001, 0.0504):
+        assert (float(show_p(p)) < 0.05) == (p < 0.05)
+    page = render("t", [Table("a", ("p",), [(PValue(0.0123),), (None,)])], [], "")
+    assert '<td class="number" data-value="0.0123">.012</td>' in page
+
+
+def test_the_best_is_bold_and_a_link_is_a_link():
+    from markupsafe import Markup
+
+    table = Table("a", ("x", "y"), [(1.0, Markup('<a href="b/">b</a>')), (2.0, "<i>")], best={(1, 0)})
+    page = render("t", [table], [], "")
+    assert '<td class="number best" data-value="2.0">2</td>' in page
+    assert '<td class="number" data-value="1.0">1</td>' in page
+    assert '<td><a href="b/">b</a></td>' in page
+    assert "<td>&lt;i&gt;</td>" in page
+
+
+def test_a_page_opens_with_what_is_said_and_figures_come_after_the_first_tables(tmp_path):
+    (tmp_path / "f.png").write_bytes(PNG)
+    tables = [Table("folded", ("x",), [(1,)], folded=True), *(Table(name, ("x",), [(1,)]) for name in "abc")]
+    page = render("t", tables, [Figure(tmp_path / "f.png", "fig")], "{}", said=["so it is"], first=2, notes=["a note"])
+    order = ("so it is", "<h2>a", "<h2>b", "data:image/png", "<h2>c", "a note", "<summary>folded", "<summary>Config")
+    places = [page.index(text) for text in order]
+    assert places == sorted(places)
+
+
 def test_an_estimate_is_one_cell_which_sorts_by_its_mean():
     page = render("t", [Table("a", ("value",), [(Estimate(2.782, 2.639, 2.925),), ("",)])], [], "")
-    assert '<td class="number" data-value="2.782">2.782 [2.639, 2.925]</td>' in page
+    assert '<td class="number" data-value="2.782">2.782 <span class="interval">[2.639, 2.925]</span></td>' in page
 
 
 CONFIG = {"model.name": "transformer", "model.kwargs.width": 32, "data.source": "embedded", "seeds": (0, 1)}
@@ -87,9 +140,9 @@ def test_a_run_s_page_opens_with_what_was_done_headline_numbers_and_figures(tmp_
         *("<details><summary>Signatures, versions, code", "nrefs:1", "</details>"),
         *("<details><summary>Config", "</details>"),
     ]
-    places = []
+    places, shown = [], re.sub("</?span[^>]*>", "", page)
     for text in order:
-        places.append(page.index(text, places[-1] if places else 0))
+        places.append(shown.index(text, places[-1] if places else 0))
     assert places == sorted(places)
     head = page[page.index("<body>") : page.index("<details>")]
     assert "nrefs" not in head

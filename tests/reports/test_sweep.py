@@ -1,21 +1,280 @@
-"""What a sweep calls its settings and tasks."""
+"""What a sweep's page says: its sentence, tables and figures, of numbers that are known."""
 
-from attention_jax.reports.sweep import names_of, names_of_task
+import itertools
+
+import numpy as np
+import pytest
+
+from attention_jax.evaluation.comparison import Measured, compare, interval, places_of
+from attention_jax.reports.extrapolation import length_curves, order_table
+from attention_jax.reports.figures import colours
+from attention_jax.reports.names import names_of
+from attention_jax.reports.page import Estimate, PValue
+from attention_jax.reports.pivots import grid_tables
+from attention_jax.reports.sweep import (
+    Answer,
+    Curve,
+    Setting,
+    cost_tables,
+    difference_tables,
+    notes_of,
+    palette_of,
+    said,
+    settings_table,
+)
+from attention_jax.reports.sweep_figures import figures_of
+
+RATES, DROPOUTS, SIZES, SEEDS = (0.1, 0.2, 0.5), (0.0, 0.3), (8, 16), 4
+STEPS = [1, 2, 3]
 
 
-def test_a_setting_is_called_by_what_it_sets_with_the_keys_where_it_sets_more_than_one_value():
-    assert names_of([{"model.positions": "none"}, {"model.positions": "alibi"}]) == ["none", "alibi"]
-    sides = [{"encoder": name, "decoder": name} for name in ("none", "alibi")]
-    assert names_of(sides) == ["none", "alibi"]
-    rates = [{"optimizer.dropout": 0.1, "optimizer.rate": rate, "data.n": 1} for rate in (0.1, 0.2)]
-    assert names_of(rates) == ["0.1", "0.2"]  # what all settings set tells nothing
-    two = [{"a": 2, "b": 1}, {"a": 1, "b": 1}, {"a": 1, "b": 2}]
-    assert names_of(two) == ["a 2, b 1", "a 1, b 1", "a 1, b 2"]
-    assert names_of([{}]) == ["as configured"]
-    assert len(set(names_of([{}, {"a": 1}, {"a": 2}]))) == 3
+def answered(name, values, overrides, tasks=None, lost=()):
+    """An answer of values `[settings, seeds]`, of which the first setting of a task is the baseline."""
+    named = names_of([{key: value for key, value in one.items() if key != "data.task"} for one in overrides])
+    tasks = tasks or [""] * len(named)
+    measured = [
+        Measured(*of, dict(enumerate(own)), (9,) * (place in lost))
+        for place, (*of, own) in enumerate(zip(named, tasks, values.tolist(), strict=True))
+    ]
+    compared = compare(name, measured, places_of(measured, named[0]))
+    settings = [
+        Setting(one, {"cost.flops": 1e9 * (2 + n), "cost.parameters": 10.0}, [], curve(name, row), None, (f"cell{n}",))
+        for n, (one, row) in enumerate(zip(overrides, values, strict=True))
+    ]
+    return Answer(compared, settings, ())
 
 
-def test_a_task_is_called_by_its_value_with_the_keys_where_there_are_more():
-    assert names_of_task({}) == ""
-    assert names_of_task({"data.task": "copy"}) == "copy"
-    assert names_of_task({"data.task": "copy", "data.length": 16}) == "task copy, length 16"
+def curve(name, row):
+    means = [row.mean() + 1] * len(STEPS)
+    return Curve(name, STEPS, means, means, means)
+
+
+def grid(random, *levels, low=1.0):
+    """Values of every combination of some levels, with the overrides of each."""
+    keys = ("optimizer.learning_rate", "optimizer.dropout", "model.width")
+    overrides = [dict(zip(keys, one, strict=False)) for one in itertools.product(*levels)]
+    return low + random.random((len(overrides), SEEDS)), overrides
+
+
+def cells_of(table):
+    return [cell for row in table.rows for cell in row if isinstance(cell, Estimate)]
+
+
+def test_settings_come_best_first_with_intervals_in_one_column_and_compact_p_values(random):
+    values, overrides = grid(random, RATES)
+    table = settings_table([answered("validation.loss", values, overrides)])
+    assert table.columns == ("learning_rate", "validation.loss", "", "difference", "p, Holm")
+    order = np.argsort(values.mean(1))
+    assert [row[0] for row in table.rows] == [RATES[place] for place in order]
+    assert [row[1] for row in table.rows] == [Estimate(*interval("validation.loss", values[place])) for place in order]
+    assert table.best == {(0, 1)}
+    baseline = next(row for row in table.rows if "baseline" in row[2])
+    assert baseline[3:] == (None, None)
+    assert all(isinstance(row[4], PValue) for row in table.rows if row is not baseline)
+    assert f"over {SEEDS} seeds" in table.title
+
+
+def test_the_first_of_several_metrics_orders_and_chooses_and_the_others_are_columns(random):
+    values, overrides = grid(random, RATES)
+    lead, other = answered("validation.loss", values, overrides), answered("test.bleu", values * 9, overrides)
+    shared = lead.comparison
+    other = other._replace(comparison=other.comparison._replace(order=shared.order, best=shared.best))
+    table = settings_table([lead, other])
+    assert table.columns == ("learning_rate", "validation.loss", "test.bleu", "")
+    assert table.best == {(0, 1), (0, 2)}
+    np.testing.assert_allclose([row[2].mean for row in table.rows], 9 * np.sort(values.mean(1)))
+    first, second = difference_tables([lead, other])
+    assert (first.folded, second.folded, first.title[:15], second.title[:9]) == (
+        False,
+        False,
+        "validation.loss",
+        "test.bleu",
+    )
+    assert second.columns == ("learning_rate", "difference", "p, t", "p, flips", "p, Holm")
+    assert len(second.rows) == len(RATES) - 1
+    text = said([lead, other])[0]
+    assert f"{RATES[np.argmin(values.mean(1))]} has the best validation.loss of 3 settings over {SEEDS} seeds" in text
+    assert "By other metrics: test.bleu " in text
+    assert notes_of([lead, other])[0] == "Bold: what is best by validation.loss."
+
+
+def test_costs_are_a_table_of_their_own_and_nothing_where_none_is_known(random):
+    answer = answered("validation.loss", *grid(random, RATES))
+    (table,) = cost_tables(answer)
+    assert table.columns == ("learning_rate", "parameters", "training FLOPs")
+    assert not set(table.columns[1:]) & {*settings_table([answer]).columns}
+    unknown = [setting._replace(cost={}) for setting in answer.settings]
+    assert cost_tables(answer._replace(settings=unknown)) == []
+
+
+def test_a_difference_that_is_shown_is_said_so_and_one_that_is_not_too():
+    overrides = [{"a": 1}, {"a": 2}]
+    apart = np.array([[2.0, 2.1, 2.2, 2.3], [1.0, 1.1, 1.19, 1.3]])
+    assert "(1) is -1.002 [" in said([answered("test.loss", apart, overrides)])[0]
+    assert "], shown (p <.001, Holm)." in said([answered("test.loss", apart, overrides)])[0]
+    alike = np.array([[2.0, 2.1, 2.2, 2.3], [2.2, 1.9, 2.1, 2.2]])
+    assert "not shown to be more than chance (p = " in said([answered("test.loss", alike, overrides)])[0]
+    assert said([answered("test.loss", apart[::-1], overrides)])[0].endswith("It is the baseline.")
+    assert "1; 2 share the best" in said([answered("test.loss", apart[[0, 0]], overrides)])[0]
+    assert "none is called the best" in said([answered("test.loss", apart, overrides, lost=(0, 1))])[0]
+    assert "without a test" in said([answered("test.loss", apart[:, :1], overrides)])[0]
+
+
+def test_a_pivot_of_two_factors_has_each_setting_as_the_table_has_it(random):
+    values, overrides = grid(random, RATES, DROPOUTS)
+    answer = answered("validation.loss", values, overrides)
+    (pivot, effects), notes = grid_tables([answer], ())
+    assert notes == []
+    assert pivot.columns == ("learning_rate ↓  dropout →", "0", "0.3")
+    assert [row[0] for row in pivot.rows] == ["0.1", "0.2", "0.5"]
+    shown = np.array([cell.mean for cell in cells_of(pivot)]).reshape(3, 2)
+    np.testing.assert_allclose(shown, values.mean(1).reshape(3, 2))
+    ((row, column),) = pivot.best
+    assert shown[row, column - 1] == shown.min()
+    assert effects.title == "Main effects"
+
+
+def test_pivots_and_main_effects_of_three_factors_are_those_of_a_group_by(random):
+    values, overrides = grid(random, RATES, DROPOUTS, SIZES)
+    array = values.reshape(3, 2, 2, SEEDS)
+    tables, _ = grid_tables([answered("validation.loss", values, overrides)], ())
+    (first, effects, *others) = tables
+    assert [table.folded for table in tables] == [False, False, True, True]
+    for table, rest in zip((first, *others), (2, 1, 0), strict=True):
+        by_seed = array.mean(rest).reshape(-1, SEEDS)
+        assert cells_of(table) == [
+            pytest.approx(Estimate(*interval("validation.loss", seeds)), abs=1e-12) for seeds in by_seed
+        ]
+    expected = [
+        interval("validation.loss", np.take(array, level, axis).mean((0, 1)))
+        for axis in range(3)
+        for level in range(array.shape[axis])
+    ]
+    assert [row[2] for row in effects.rows] == [pytest.approx(Estimate(*one), abs=1e-12) for one in expected]
+    assert [row[0] for row in effects.rows] == ["learning_rate", "", "", "dropout", "", "width", ""]
+    means = [
+        [one.mean for one in expected[:3]],
+        [one.mean for one in expected[3:5]],
+        [one.mean for one in expected[5:]],
+    ]
+    assert {row for row, _ in effects.best} == {np.argmin(means[0]), 3 + np.argmin(means[1]), 5 + np.argmin(means[2])}
+
+
+def test_where_a_grid_has_a_hole_it_is_said_and_no_mean_is_over_it(random):
+    values, overrides = grid(random, RATES, DROPOUTS)
+    tables, notes = grid_tables([answered("validation.loss", values[:-1], overrides[:-1])], ())
+    assert tables == []
+    assert notes[0].startswith("The settings are not every combination of learning_rate, dropout")
+    assert grid_tables([answered("validation.loss", *grid(random, RATES))], ()) == ([], [])
+
+
+def test_a_level_of_which_a_seed_was_lost_is_never_the_best(random):
+    values, overrides = grid(random, RATES, DROPOUTS)
+    values[3] = 0.01
+    (pivot, effects), _ = grid_tables([answered("validation.loss", values, overrides, lost=(3,))], ())
+    assert (1, 2) not in pivot.best
+    assert not {(1, 2), (4, 2)} & {*effects.best}
+
+
+def test_tasks_are_columns_each_with_its_own_best(random):
+    values, overrides = grid(random, RATES, low=0.0)
+    doubled = [{**one, "data.task": task} for task in ("copy", "sort") for one in overrides]
+    both = np.concatenate([values, 1 - values])
+    answer = answered("area.token_accuracy", both, doubled, ["copy"] * 3 + ["sort"] * 3)
+    (table,), notes = grid_tables([answer], ("data.task",))
+    assert notes == []
+    assert table.columns == ("setting", "copy", "sort")
+    assert table.best == {(np.argmax(values.mean(1)), 1), (np.argmin(values.mean(1)), 2)}
+    assert [line.partition(":")[0] for line in said([answer])] == ["copy", "sort"]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Every figure of matplotlib that was saved as PNG, by its name."""
+    from matplotlib.figure import Figure
+
+    kept = {}
+    save = Figure.savefig
+
+    def keep(self, path, **kwargs):
+        kept[path.stem] = self
+        save(self, path, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return kept
+
+
+def test_a_setting_has_one_colour_in_all_figures(random, drawn, tmp_path):
+    values, overrides = grid(random, RATES)
+    answer = answered("validation.perplexity", values, overrides)
+    palette = palette_of(answer)
+    figures = figures_of([answer], tmp_path, palette)
+    assert {figure.path.stem for figure in figures} == {"settings", "slices", "pareto", "curves"} == {*drawn}
+    assert all(figure.path.with_suffix(".pdf").exists() for figure in figures)
+    names = ["0.1", "0.2", "0.5"]
+    assert palette == colours(names)
+    for stem in ("curves", "pareto"):
+        lines = {line.get_label(): line.get_color() for line in drawn[stem].axes[0].lines}
+        assert {name: lines[name] for name in names} == palette
+    best_last = [names[place] for place in np.argsort(-values.mean(1))]
+    dots = [line for line in drawn["settings"].axes[0].lines if line.get_marker() == "o"]
+    assert [dot.get_color() for dot in dots] == [palette[name] for name in best_last]
+    assert {line.get_color() for line in drawn["slices"].axes[0].lines} == {"grey", *palette.values()}
+    for stem, scales in {
+        "settings": ("log", "linear"),
+        "curves": ("linear", "log"),
+        "slices": ("linear", "log"),
+    }.items():
+        axis = drawn[stem].axes[0]
+        assert (axis.get_xscale(), axis.get_yscale()) == scales  # a perplexity's is the logarithm
+
+
+def test_no_legend_lies_on_a_panel(random, drawn, tmp_path):
+    values, overrides = grid(random, RATES, DROPOUTS, SIZES)
+    answer = answered("validation.loss", values, overrides)
+    figures_of([answer], tmp_path, palette_of(answer))
+    for stem in ("curves", "pareto"):
+        figure = drawn[stem]
+        figure.canvas.draw()
+        (legend,) = figure.legends
+        assert not legend.get_window_extent().overlaps(figure.axes[0].bbox)
+        assert figure.axes[0].bbox.height > 2 * figure.dpi  # it has taken nothing from its panel
+
+
+def test_curves_of_a_perplexity_are_on_the_logarithm_whatever_their_range(random, drawn, tmp_path):
+    values, overrides = grid(random, RATES)
+    answer = answered("validation.perplexity", values, overrides)
+    steep = Curve("validation.perplexity", STEPS, [400.0, 20.0, 1.5], [100.0, 4.0, 1.0], [900.0, 90.0, 3.0])
+    answer = answer._replace(settings=[setting._replace(curve=steep) for setting in answer.settings])
+    figures_of([answer], tmp_path, palette_of(answer))
+    low, high = drawn["curves"].axes[0].get_ylim()
+    assert 0.5 < low <= 1
+    assert 900 <= high < 2000
+
+
+def test_a_setting_that_sets_nothing_else_is_a_table_too(random):
+    answer = answered("validation.loss", 1 + random.random((1, SEEDS)), [{"train.init_from": ""}])
+    table = settings_table([answer])
+    assert table.columns == ("validation.loss", "")
+    assert table.best == {(0, 0)}
+
+
+def test_a_band_of_one_seed_is_its_line(tmp_path, drawn):
+    nan = [np.nan] * 3
+    length_curves({"t": {"a": (STEPS, [1.0, 0.0, 2.0], nan, nan)}}, None, tmp_path / "l.png")
+    assert drawn["l"].axes[0].get_ylim()[0] > -0.1
+
+
+def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_task_in_bold():
+    rows = [
+        {"setting": "a", "mean": 3.0, "low": 2.0, "high": 4.0, "difference": {"mean": 1.0, "low": 0.5, "high": 1.5}},
+        {"setting": "b", "mean": 2.0, "low": 1.0, "high": 3.0, "p_seeds": 0.04},
+    ]
+    lost = [{"setting": "b", "mean": 9.0, "lost": 1}]
+    table = order_table({"one": rows, "two": lost}, ["one", "two"], "t", "setting", "BLEU", "b")
+    assert table.rows == [
+        ("one", "a", Estimate(3.0, 2.0, 4.0), Estimate(1.0, 0.5, 1.5), None),
+        ("one", "b", Estimate(2.0, 1.0, 3.0), None, PValue(0.04)),
+        ("two", "b", Estimate(9.0), None, None),
+    ]
+    assert table.best == {(0, 2)}

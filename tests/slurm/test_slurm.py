@@ -1,6 +1,5 @@
 """The slurm engine on a real SLURM, which `make test-slurm` starts: the same table, and what was preempted goes on."""
 
-import csv
 import os
 import subprocess
 import sys
@@ -8,7 +7,7 @@ import time
 
 import pytest
 from support import ROOT
-from sweeper import CLOCK
+from sweeper import rows_of
 
 from attention_jax.data.grammar import sentence_pairs
 
@@ -55,11 +54,6 @@ def start(tmp_path):
     return started
 
 
-def table(folder):
-    with open(folder / "table.csv", encoding="utf-8") as file:
-        return [{k: v for k, v in row.items() if k not in CLOCK} for row in csv.DictReader(file)]
-
-
 def test_a_job_array_leaves_the_same_table_also_when_it_is_preempted(start, tmp_path):
     assert start("inline", "inline").wait() == 0
     process = start("slurm", "slurm")
@@ -70,4 +64,4 @@ def test_a_job_array_leaves_the_same_table_also_when_it_is_preempted(start, tmp_
     assert process.wait(timeout=400) == 0
     logs = "".join(path.read_text() for path in (tmp_path / "slurm" / "logs").rglob("*_log.*"))
     assert "Requeued" in logs or "requeue" in logs.lower()
-    assert table(tmp_path / "slurm") == table(tmp_path / "inline")
+    assert rows_of(tmp_path / "slurm" / "table.csv") == rows_of(tmp_path / "inline" / "table.csv")

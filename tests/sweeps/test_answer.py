@@ -1,12 +1,14 @@
 """What a sweep says of its settings."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 from sweeper import sweep_of
 
-from attention_jax.reports.sweep import table_of
+from attention_jax.errors import UserError
+from attention_jax.reports.sweep import notes_of
 from attention_jax.sweeps.answer import compare, learning_curve, write_answer
 from attention_jax.sweeps.folder import read_result
 from attention_jax.sweeps.working import drop_worst
@@ -58,8 +60,39 @@ def test_test_figures_come_after_the_validation_figures_that_choose(tmp_path):
     assert (lead.metric, test.metric) == ("validation.loss", "test.loss")
     assert rows_of(lead) == rows_of(test) == [0.5, 1.0]
     assert lead.comparison.best == test.comparison.best == {1}
-    assert "chosen by it" in table_of(test).note
-    assert "chosen by it" not in table_of(lead).note
+    assert "chosen by it" in " ".join(notes_of([lead, test]))
+    assert "chosen by it" not in " ".join(notes_of([lead]))
+
+
+def test_of_several_metrics_the_first_leads_and_all_are_in_its_order(tmp_path):
+    values = {1.0: {0: 0.1, 1: 0.2}, 0.5: {0: 0.4, 1: 0.5}}
+    sweep = sweep_of(tmp_path, values)
+    for name in sweep.plan.cells:  # by BLEU the other is the best
+        path = sweep.cell(name) / "result.json"
+        result = json.loads(path.read_text())
+        loss = result["validation"]["loss"]
+        result |= {"validation": {"loss": loss, "bleu": 20 * loss}, "test": {"bleu": 30 * loss}}
+        path.write_text(json.dumps(result))
+
+    def compared(metric):
+        config = sweep.config.copy_and_resolve_references()
+        with config.unlocked():
+            config.sweep.metric = metric
+        return compare(dataclasses.replace(sweep, config=config))
+
+    answers = compared("validation.loss, validation.bleu,test.bleu")
+    assert [one.metric for one in answers] == ["validation.loss", "validation.bleu", "test.bleu"]
+    assert all(rows_of(one) == [1.0, 0.5] and one.comparison.best == {0} for one in answers)
+    assert [row.value.mean for row in answers[2].comparison.rows] == pytest.approx([4.5, 13.5])
+    answers = compared("test.bleu,validation.loss")  # which the same metric of the validation split leads
+    assert [one.metric for one in answers] == ["validation.bleu", "test.bleu", "validation.loss"]
+    assert all(rows_of(one) == [0.5, 1.0] and one.comparison.best == {1} for one in answers)
+    for asked, message in {
+        "validation.loss,validation.chrf": "no finished cell has 'validation.chrf'",
+        "validation.loss,validation.beauty": "config.sweep.metric='validation.beauty': no metric of that name",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            compared(asked)
 
 
 def test_seeds_that_choose_at_rungs_are_not_reported_and_where_all_do_both_the_caption_says_so(tmp_path):
@@ -67,10 +100,10 @@ def test_seeds_that_choose_at_rungs_are_not_reported_and_where_all_do_both_the_c
     halving = {"halving": 0.5, "rungs": (10,)}
     (answer,) = compare(sweep_of(tmp_path / "apart", values, population=halving | {"halving_seeds": 2}))
     assert [row.value.mean for row in answer.comparison.rows] == pytest.approx([0.4, 0.5])
-    assert "The first seeds (0, 1) chose at the rungs" in table_of(answer).note
+    assert "The first seeds (0, 1) chose at the rungs" in " ".join(notes_of([answer]))
     values[0.1] = {0: "dropped", 1: "dropped", 2: "dropped", 3: "dropped"}
     (answer,) = compare(sweep_of(tmp_path / "same", values, population=halving))
-    assert "their intervals cover less than 95%" in table_of(answer).note
+    assert "their intervals cover less than 95%" in " ".join(notes_of([answer]))
 
 
 def test_the_intervals_of_what_rungs_leave_over_cover_as_often_as_they_say_where_other_seeds_chose(tmp_path, random):

@@ -32,15 +32,15 @@ from attention_jax.reports.extrapolation import (
     order_table,
     panels,
 )
-from attention_jax.reports.figures import Figure, colours
-from attention_jax.reports.page import Table
+from attention_jax.reports.figures import Figure
+from attention_jax.reports.page import Estimate, Table
 
 # Mean reciprocal ranks on algorithmic tasks beyond the trained length, at 107M parameters (Kazemnejad et al. 2023).
 PUBLISHED = {"none": 0.69, "t5": 0.55, "alibi": 0.50, "rotary": 0.33, "sinusoidal": 0.22}
 BEYOND = "from the trained length on"
 
 
-def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) -> Conclusion:
+def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, palette: Mapping[str, str]) -> Conclusion:
     """Curves, mean reciprocal ranks and orders over seeds."""
     done = [cell for cell in cells if cell.result["status"] != "diverged"]
     lead, *others = done[0].result["curves"]
@@ -51,17 +51,14 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     trained = {cell.config.data.length for cell in cells}
     beyond = gather(every, lambda member: OfSeed(member["curves"], _beyond(min(trained), member["curves"][lead])))
     published = _published(config, beyond)
-    tables = [
-        _rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores))),
-        order_table(
-            result["orders"], tasks_of(scores), f"{lead} {BEYOND}, by task", "encoding", f"area of {lead}", baseline
-        ),
-    ]
+    tables = [_rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores)))]
+    if f"area.{lead}" not in (config.sweep.metric or f"area.{lead}"):  # else the sweep's own table has it
+        title, height = f"{lead} {BEYOND}, by task", f"area of {lead}"
+        tables.append(order_table(result["orders"], tasks_of(scores), title, "encoding", height, baseline))
     result["orders"]["published"] = published
     firsts: dict[str, FinishedCell] = {}
     for cell in done:
         firsts.setdefault(cell.setting, cell)
-    palette = colours(scores)
     lines = [_curve_figure(result["curves"], measure, trained, folder, palette) for measure in (lead, *others)]
     return Conclusion(result, [*lines, *_portraits(firsts, folder, palette)], tables)
 
@@ -168,14 +165,20 @@ def _rank_table(
     mrr: Mapping[str, dict], published: Mapping[str, dict], lead: str, over: tuple[list[str], list[int]]
 ) -> Table:
     ranked = sorted(mrr.items(), key=lambda item: -item[1]["mean"])
-    columns: tuple[str, ...] = ("encoding", "mean", "from", "to")
-    rows: list[tuple] = [(name, *found.values()) for name, found in ranked]
+    columns: tuple[str, ...] = ("encoding", "mean reciprocal rank")
+    rows: list[tuple] = [(name, Estimate(**found)) for name, found in ranked]
     note = f"Over {', '.join(over[0])}, and seeds {', '.join(map(str, over[1]))}, which all encodings have."
     if published:
-        columns += ("among these", "among these from", "among these to", "published")
-        rows = [(*row, *(published[row[0]].values() if row[0] in published else ("",) * 4)) for row in rows]
+        columns += ("among these", "published")
+        rows = [(*row, *_among(published.get(row[0]))) for row in rows]
         note += (
             f" “Among these”: ranks of {lead} beyond the trained length among the encodings that have a published one, "
             "which is of whole outputs that are right."
         )
-    return Table(f"Mean reciprocal rank over the tasks, {BEYOND}", columns, rows, note)
+    best = {(place, 1) for place, (_, found) in enumerate(ranked) if found["mean"] == ranked[0][1]["mean"]}
+    return Table(f"Mean reciprocal rank over the tasks, {BEYOND}", columns, rows, note, best=best)
+
+
+def _among(found: Mapping[str, float] | None) -> tuple:
+    """The rank among the encodings that have a published one, and that."""
+    return (Estimate(found["mean"], found["low"], found["high"]), found["published"]) if found else (None, None)

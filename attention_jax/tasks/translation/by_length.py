@@ -13,9 +13,8 @@ from attention_jax.reports.extrapolation import length_curves, order_table, pane
 TASK = "translation"
 
 
-def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) -> Conclusion:
-    """Curves of test BLEU by source length, and the order of settings by test BLEU."""
-    del config
+def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, palette: Mapping[str, str]) -> Conclusion:
+    """Curves of test BLEU by source length, and the order of settings by it where the sweep does not tell that."""
     cells = [cell for cell in cells if cell.result["status"] == "diverged" or "test" in cell.result["members"][0]]
     if all(cell.result["status"] == "diverged" for cell in cells):
         return Conclusion({"orders": {}}, [], [])
@@ -25,9 +24,11 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path) ->
     caption = "BLEU by the source's length, means over seeds in their 95% intervals."
     drawn = panels(result["curves"], "bleu")
     path = folder / "bleu_by_length.png"
-    figure = length_curves(drawn, None, path, xlabel="words of the source", ylabel="test BLEU", caption=caption)
+    xlabel, ylabel = "words of the source", "test BLEU"
+    figure = length_curves(drawn, None, path, xlabel=xlabel, ylabel=ylabel, caption=caption, palette=palette)
     table = order_table(result["orders"], tasks_of(scores), "Test BLEU", "setting", "BLEU", baseline)
-    return Conclusion(result, [figure], [table], leads=False)
+    tables = [] if "test.bleu" in config.sweep.metric.replace(" ", "").split(",") else [table]
+    return Conclusion(result, [figure], tables, leads=False)
 
 
 def _measured(member: Mapping[str, Any]) -> OfSeed:

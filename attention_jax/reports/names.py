@@ -1,0 +1,47 @@
+"""What settings and tasks are called, by what they override."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attention_jax.reports.page import show
+
+
+def names_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for each setting's overrides: what it sets, with the keys unless each setting has one value alone."""
+    keys = differing(settings)
+    if all(len({str(value) for key, value in one.items() if key in keys}) <= 1 for one in settings):
+        return [next((str(one[key]) for key in keys if key in one), "") or "as configured" for one in settings]
+    return [_with_keys(one, keys) for one in settings]
+
+
+def names_of_task(values: Mapping[str, Any]) -> str:
+    """What settings are compared within: the value of its one key, or each value with its key."""
+    if len(values) == 1:
+        return str(next(iter(values.values())))
+    return _with_keys(values, list(values))
+
+
+def short_keys(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The keys in which settings' overrides differ, each with as much of it as tells it from the others."""
+    keys = differing(settings)
+    return {key: _short(key, keys) for key in keys}
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys that differ between overrides; the first key where none does."""
+    keys = list(dict.fromkeys(key for overrides in settings for key in overrides))
+    return [key for key in keys if len({repr(overrides.get(key)) for overrides in settings}) > 1] or keys[:1]
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """A key's last part, or as much of it as tells it from the others."""
+    parts = key.removesuffix(".name").split(".")
+    for count in range(1, len(parts) + 1):
+        name = ".".join(parts[-count:])
+        if sum(f".{other.removesuffix('.name')}".endswith(f".{name}") for other in keys) == 1:
+            return name
+    return key
+
+
+def _with_keys(overrides: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return ", ".join(f"{_short(key, keys)} {show(overrides[key])}" for key in keys if key in overrides)

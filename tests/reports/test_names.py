@@ -1,0 +1,27 @@
+"""What a sweep calls its settings and tasks."""
+
+from attention_jax.reports.names import names_of, names_of_task, short_keys
+
+
+def test_a_setting_is_called_by_what_it_sets_with_the_keys_where_it_sets_more_than_one_value():
+    assert names_of([{"model.positions": "none"}, {"model.positions": "alibi"}]) == ["none", "alibi"]
+    sides = [{"encoder": name, "decoder": name} for name in ("none", "alibi")]
+    assert names_of(sides) == ["none", "alibi"]
+    rates = [{"optimizer.dropout": 0.1, "optimizer.rate": rate, "data.n": 1} for rate in (0.1, 0.2)]
+    assert names_of(rates) == ["0.1", "0.2"]  # what all settings set tells nothing
+    two = [{"a": 2, "b": 1}, {"a": 1, "b": 1}, {"a": 1, "b": 2}]
+    assert names_of(two) == ["a 2, b 1", "a 1, b 1", "a 1, b 2"]
+    assert names_of([{}]) == ["as configured"]
+    assert len(set(names_of([{}, {"a": 1}, {"a": 2}]))) == 3
+
+
+def test_a_task_is_called_by_its_value_with_the_keys_where_there_are_more():
+    assert names_of_task({}) == ""
+    assert names_of_task({"data.task": "copy"}) == "copy"
+    assert names_of_task({"data.task": "copy", "data.length": 16}) == "task copy, length 16"
+
+
+def test_a_key_is_called_by_as_much_of_it_as_tells_it_from_the_others():
+    keys = ("kernel.name", "kernel.width", "model.width", "data.n")
+    settings = [dict.fromkeys(keys, value) for value in (1, 2)]
+    assert [*short_keys(settings).values()] == ["kernel", "kernel.width", "model.width", "n"]
