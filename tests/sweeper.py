@@ -78,7 +78,7 @@ class Sweeper:
 
     def alone(self, config):
         path = self.folder / "alone"
-        MODES["train"](experiments.load(config.experiment), Request(config, path, time.perf_counter(), False))
+        train(config, path)
         return path
 
     def results(self, workdir="sweep"):
@@ -93,6 +93,12 @@ class Sweeper:
         """The table without what was measured with a clock."""
         with open(self.folder / workdir / "table.csv", encoding="utf-8") as file:
             return [{k: v for k, v in row.items() if k not in CLOCK} for row in csv.DictReader(file)]
+
+
+def train(config, path, **asked):
+    """`--mode=train` in this process."""
+    request = Request(config, path, time.perf_counter(), False)._replace(**asked)
+    MODES["train"](experiments.load(config.experiment), request)
 
 
 def sweep_of(

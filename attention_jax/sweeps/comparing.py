@@ -8,7 +8,7 @@ from attention_jax.errors import UserError
 from attention_jax.evaluation.comparison import Comparison, Interval, Measured, Row, compare, notes
 from attention_jax.evaluation.metrics import incomparable, metric
 from attention_jax.reports.page import Estimate, show_number
-from attention_jax.runs.config import flatten
+from attention_jax.runs.config import flatten, nested
 from attention_jax.runs.experiment import Experiment
 from attention_jax.runs.folder import Run, read_config
 from attention_jax.sweeps.answer import members_of, sentence_scores
@@ -42,7 +42,7 @@ def compare_runs(experiment: Experiment, paths: Sequence[Path], asked: Sequence[
     _require_one_experiment(runs)
     if asked:
         return _written(runs, [_compared(name, runs) for name in asked])
-    own = experiment.metric(read_config(paths[0])) if "train.best_by" in runs[0].config else ""  # type: ignore[arg-type]
+    own = experiment.metric(nested(runs[0].config)) if "train.best_by" in runs[0].config else ""
     found, refused = [], []
     for name in dict.fromkeys(name for name in (*METRICS, own, *experiment.compared_by) if name):
         if all(_values(run, name) for run in runs):
@@ -86,8 +86,8 @@ def _compared(name: str, runs: Sequence[Finished]) -> Comparison:
             raise UserError(f"--metric={name}: {run.path} has no such value.")
     if changed := incomparable(name, "", [run.config for run in runs]):
         raise UserError(
-            f"--metric={name}: the runs differ in {', '.join(changed)}, which changes what it measures and not only how "
-            "well a model does. Choose another."
+            f"--metric={name}: the runs differ in {', '.join(changed)}, which changes what it measures and not only "
+            "how well a model does. Choose another."
         )
     measured = [_measured(run, name) for run in runs]
     for run, own in zip(runs[1:], measured[1:], strict=True):
@@ -95,8 +95,8 @@ def _compared(name: str, runs: Sequence[Finished]) -> Comparison:
         if not {*own.values} & {*measured[0].values}:
             seeds = " and ".join(str(sorted(one.values)) for one in (measured[0], own))
             raise UserError(
-                f"--runs: {runs[0].path} and {run.path} share no seed ({seeds}), and the tests are of pairs. A finished "
-                f"run gains seeds: --workdir={run.path} --config.seeds=…."
+                f"--runs: {runs[0].path} and {run.path} share no seed ({seeds}), and the tests are of pairs. A "
+                f"finished run gains seeds: --workdir={run.path} --config.seeds=…."
             )
     return compare(name, measured, [None, *[0] * (len(runs) - 1)])
 
@@ -112,9 +112,9 @@ def _measured(run: Finished, name: str) -> Measured:
 
 
 def _require_same_data(name: str, first: tuple[Finished, Measured], other: tuple[Finished, Measured]) -> None:
-    """Raise UserError where a metric is of other data: of other sentences, or where these are not known of other tokens.
+    """Raise UserError where a metric is of other data: of other sentences; of other tokens, where these are not known.
 
-    Without a fingerprint, data are told by the config.
+    Data without a fingerprint are told by the config.
     """
     (one, of_one), (two, of_two) = first, other
     if of_one.sentences and of_one.sentences == of_two.sentences:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.modules.attention import Edits, Heads
+from attention_jax.modules.attention import NO_EDITS, Edits, Heads
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.tasks.language_model.model import draw_positions
 from attention_jax.tasks.language_model.session import Session
@@ -44,12 +44,12 @@ class OpenedLanguageModel(Opened):
         """A text that training has not seen, of a length that is measured."""
         return np.asarray(self.session.source.example(self.config, length))
 
-    def scores(self, tokens: Tokens, edits: Edits = {}) -> Float[np.ndarray, "texts t-1"]:
+    def scores(self, tokens: Tokens, edits: Edits = NO_EDITS) -> Float[np.ndarray, "texts t-1"]:
         """Nats of every token after the first."""
         return np.asarray(self._nats(self.variables, jnp.asarray(tokens), dict(edits)))
 
-    def attention(self, tokens: Tokens, edits: Edits = {}) -> Heads:
-        """What every head of every layer does: weights [texts, layers, heads, T, T], outputs [texts, layers, heads, T, F].
+    def attention(self, tokens: Tokens, edits: Edits = NO_EDITS) -> Heads:
+        """What each head does: weights [texts, layers, heads, T, T], outputs [texts, layers, heads, T, F].
 
         Raises ValueError where layers do not attend.
         """

@@ -13,7 +13,7 @@ from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import PAD, Tokenizer
 from attention_jax.errors import UserError
 from attention_jax.evaluation.translation import RowLosses, row_losses
-from attention_jax.modules.attention import Edits, Heads
+from attention_jax.modules.attention import NO_EDITS, Edits, Heads
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.tasks.opened import Opened, Removed, size_of, without_each_head
 from attention_jax.tasks.translation.measuring import measure_split
@@ -70,7 +70,7 @@ class OpenedTranslator(Opened):
         return translate_texts(self._trained, texts)
 
     def attention(
-        self, texts: Sequence[str], targets: Sequence[str] | None = None, edits: Edits = {}
+        self, texts: Sequence[str], targets: Sequence[str] | None = None, edits: Edits = NO_EDITS
     ) -> list[Attended]:
         """What every head of every layer does with each text and its target: its own translation unless given."""
         targets = self.translate(texts) if targets is None else targets
@@ -82,7 +82,7 @@ class OpenedTranslator(Opened):
                 found[place] = self._cut(kinds, row, source[place], target[place])
         return [found[place] for place in sorted(found)]
 
-    def scores(self, pairs: Pairs = "validation", edits: Edits = {}) -> RowLosses:
+    def scores(self, pairs: Pairs = "validation", edits: Edits = NO_EDITS) -> RowLosses:
         """The loss of each pair of a split, or of those given: nats, and target tokens with the end; in their order."""
         return row_losses(lambda batch: self._loss(self.variables, batch, dict(edits)), self._batches(pairs))
 
@@ -124,11 +124,10 @@ class OpenedTranslator(Opened):
     def _cut(self, kinds: dict[str, Heads], row: int, source: np.ndarray, target: np.ndarray) -> Attended:
         s, t = len(source), len(target)
         sizes = {"encoder": (s, s), "decoder": (t, t), "cross": (t, s)}
-        heads = {
-            kind: Heads(found.weights[row, :, :, : sizes[kind][0], : sizes[kind][1]], found.outputs[row, :, :, :q])
-            for kind, found in kinds.items()
-            for q in sizes[kind][:1]
-        }
+        heads = {}
+        for kind, (weights, outputs) in kinds.items():
+            queries, keys = sizes[kind]
+            heads[kind] = Heads(weights[row, :, :, :queries, :keys], outputs[row, :, :, :queries])
         return Attended(self.source.words(source), self.target.words(target), heads)
 
     def _batches(self, pairs: Pairs) -> Any:
