@@ -1,6 +1,7 @@
 """What `attention_jax.load` gives is what the run measured; heads removed by `vmap` are those removed one by one."""
 
 import re
+import shutil
 
 import jax
 import numpy as np
@@ -11,7 +12,6 @@ from sweeper import train
 import attention_jax
 from attention_jax.errors import UserError
 from attention_jax.modules.attention import Edit
-from attention_jax.sweeps.space import seeds
 from configs.positional_encoding import get_config
 
 HEADS = 2
@@ -104,15 +104,16 @@ def test_a_language_models_heads_are_removed_alike(language_model):
     assert found.losses[1, 0] == pytest.approx(alone.mean(), rel=1e-5)
 
 
-def test_a_sweeps_cell_is_a_run_and_a_sweep_is_not(runs):
-    _, sweeper = runs
-    sweeper.run(seeds(1), model="transformer_book")
-    (cell,) = sweeper.cells()
-    run = attention_jax.load(cell)
-    nats, tokens = run.scores("validation")
-    assert nats.sum() / tokens.sum() == pytest.approx(run.result["validation"]["loss"], rel=1e-5)
+def test_a_sweeps_cell_whose_data_is_a_link_is_a_run_and_a_sweep_is_not(opened, tmp_path):
+    cell = tmp_path / "sweep" / "cells" / "1a2b3c"
+    shutil.copytree(opened.folder, cell, ignore=shutil.ignore_patterns("data"))
+    shutil.copytree(opened.folder / "data", tmp_path / "sweep" / "data" / "4d5e6f")
+    (cell / "data").symlink_to("../../data/4d5e6f")
+    (tmp_path / "sweep" / "plan.json").write_text("{}")
+    pairs = [("go .", "va !")]
+    np.testing.assert_array_equal(attention_jax.load(cell).scores(pairs).nats, opened.scores(pairs).nats)
     with pytest.raises(UserError, match="a sweep; open one of its cells"):
-        attention_jax.load(cell.parent.parent)
+        attention_jax.load(tmp_path / "sweep")
 
 
 def test_what_cannot_be_opened_is_refused_in_a_line(opened, tmp_path):
