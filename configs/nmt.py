@@ -105,7 +105,7 @@ PAIRS: dict = {
     "test_path": "",
     "split": "by_source",  # by_source: held-out sentences drawn at random; in_order: the first pairs train
     "train": 0,  # how many; 0 with by_source: all the rest
-    "validation": 1000,
+    "validation": 1000,  # source sentences; -1: a tenth of them, at most 1,000
     "test": 1000,
     "seed": 0,  # of the split, and of the embedded corpus
     "tokenizer": "words",  # words, spacy, moses; or pieces of words: unigram, bpe
@@ -143,7 +143,7 @@ CORPORA = {
         "batch_tokens": 640,
     },
     "tatoeba": PAIRS,
-    "tsv": PAIRS,
+    "tsv": PAIRS | {"validation": -1, "test": -1},  # a tenth each, at most 1,000: a file of any size
     "parallel": PAIRS | {"source": "parallel"},
     "tfds": PAIRS
     | {

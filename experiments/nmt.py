@@ -29,7 +29,8 @@ from attention_jax.tasks.translation.by_length import conclude
 from attention_jax.tasks.translation.combining import require_combination
 from attention_jax.tasks.translation.lines import translate_lines
 from attention_jax.tasks.translation.measuring import HELD_OUT, bleu_tokens, measure, measure_split, split_of_files
-from attention_jax.tasks.translation.messages import tell_import, tell_skipped
+from attention_jax.tasks.translation.messages import tell_held_out, tell_import, tell_skipped
+from attention_jax.tasks.translation.opened import OpenedTranslator
 from attention_jax.tasks.translation.outputs import SHOWN_TRANSLATIONS, attention_examples, write_outputs
 from attention_jax.tasks.translation.programs import translator
 from attention_jax.tasks.translation.session import Session, open_session
@@ -49,6 +50,7 @@ def together(session: Session, how: str) -> Together:
     bleu_tokens(config)  # what cannot be counted is refused before any work
     require("sacrebleu")
     tell_import(session.corpus.meta)
+    tell_held_out(session.corpus.meta, session.data)
     task = task_of(session)
     return Together(
         finish=functools.partial(finish, session, task.steps_per_epoch),
@@ -177,6 +179,7 @@ EXPERIMENT = Experiment(
     prepare=prepare,
     identify=lambda config: identify(DataConfig(**config.data)),
     check=check,
+    opened=OpenedTranslator,
     flops=lambda session: session.cost["flops"],
     conclude=conclude,
     compared_by=("train.nll", "validation.perplexity_per_word", "validation.bleu"),

@@ -20,6 +20,7 @@ from attention_jax.runs.folder import Run
 from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, plan_of
 from attention_jax.tasks.language_model.extrapolation import BEYOND, conclude, name_of
+from attention_jax.tasks.language_model.opened import OpenedLanguageModel
 from attention_jax.tasks.language_model.portraits import write_portraits
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.tasks.language_model.source import Curves
@@ -122,6 +123,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     check=check,
     identify=lambda config: identify(config.data) if config.data.source == "text" else "",
+    opened=OpenedLanguageModel,
     dynamic=("data.task",),
     flops=lambda session: session.cost["flops"],
     conclude=conclude,

@@ -77,7 +77,7 @@ class Sweeper:
 
     def alone(self, config):
         path = self.folder / "alone"
-        MODES["train"](experiments.load(config.experiment), Request(config, path, time.perf_counter(), False))
+        train(config, path)
         return path
 
     def results(self, workdir="sweep"):
@@ -97,6 +97,12 @@ def rows_of(path):
     """The rows of a CSV file by its columns."""
     with open(path, encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def train(config, path, **asked):
+    """`--mode=train` in this process."""
+    request = Request(config, path, time.perf_counter(), False)._replace(**asked)
+    MODES["train"](experiments.load(config.experiment), request)
 
 
 def sweep_of(

@@ -31,11 +31,12 @@ from attention_jax.data.corpus import (
 from attention_jax.data.digests import digest_of, import_once, write_meta
 from attention_jax.data.sentences import ArrayWriter, SentenceWriter
 from attention_jax.data.sources import READERS, BadLines, Pair, kind_of, read_pairs, require_files
-from attention_jax.data.splits import REST, SPLITTERS, sentence_key
+from attention_jax.data.splits import REST, SHARE, SPLITTERS, sentence_key, sizes_of
 from attention_jax.data.tokenizers import EOS, SPECIALS, TOKENIZERS, Tokenizer, train_tokenizer
 from attention_jax.errors import UserError
 
-SPLITS = ("train", "validation", "test")
+HELD_OUT = ("validation", "test")
+SPLITS = ("train", *HELD_OUT)
 ALL = (*SPLITS, REST)
 LEAST = {"train": 0, "validation": 0, "test": 0, "min_count": 1, "max_length": 2, "batch_tokens": 1}
 ON_LONG = ("error", "truncate", "skip")
@@ -118,7 +119,7 @@ def require_usable(config: DataConfig) -> None:
     if size <= taken:
         raise UserError(f"config.data.vocabulary={size}: every word would be <unk>; the first {taken} are taken.")
     for name, least in LEAST.items():
-        if getattr(config, name) < least:
+        if getattr(config, name) < least and not (name in HELD_OUT and getattr(config, name) == SHARE):
             raise UserError(f"config.data.{name}={getattr(config, name)}: needs {least} or more.")
     if len(config.languages) != 2:
         raise UserError(f"config.data.languages={config.languages}: needs two, such as ('en', 'fr').")
@@ -184,6 +185,7 @@ def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair
     # Beside two given files only `train` are drawn, and those that are held out are left out of them.
     taken = held_out if validation or test else set()
     read = functools.partial(_read, config, "train", config.train_path, notes)
+    validation, test = sizes_of(read, validation, test, taken)
     for name, pair in SPLITTERS[config.split](read, config.train, validation, test, config.seed, taken):
         is_held_out = bool(held_out) and name != REST and sentence_key(pair) in held_out
         notes.left_out += is_held_out

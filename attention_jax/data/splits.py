@@ -12,6 +12,8 @@ from attention_jax.data.tokenizers import split_words
 from attention_jax.errors import UserError
 
 REST = "rest"  # pairs of the file that are in no split
+SHARE = -1  # as a size: a tenth of the different source sentences, at most MOST
+MOST = 1000
 Assigned = Iterator[tuple[str, Pair]]
 Read = Callable[[], Iterator[Pair]]
 
@@ -66,6 +68,19 @@ SPLITTERS: dict[str, Callable[[Read, int, int, int, int, Collection[str]], Assig
     "by_source": by_source,
     "in_order": in_order,
 }
+
+
+def sizes_of(read: Read, validation: int, test: int, taken: Collection[str] = ()) -> tuple[int, int]:
+    """`validation` and `test` as numbers of sentences: what is `SHARE` is a tenth of those not `taken`, 1 to 1,000."""
+    if SHARE not in (validation, test):
+        return validation, test
+    seen: set[str] = set()
+    for pair in read():
+        seen.add(sentence_key(pair))
+        if len(seen) - len(taken) >= 10 * MOST:
+            break
+    share = min(max(len(seen.difference(taken)) // 10, 1), MOST)
+    return (share if validation == SHARE else validation), (share if test == SHARE else test)
 
 
 def sentence_key(pair: Pair) -> str:

@@ -115,8 +115,8 @@ def require_comparable(name: str, key: str, configs: Sequence[Mapping[str, Any]]
     That is their objective, for a metric of the objective; and their tokens, for one that is a token's. The message
     names the first of `others` that compares them.
     """
-    if changed := _incomparable(name, key, configs):
-        better = [other for other in others if not _incomparable(other, key, configs)]
+    if changed := incomparable(name, key, configs):
+        better = [other for other in others if not incomparable(other, key, configs)]
         advice = f"Compare by another metric: --config.{key}={better[0]}." if better else "Nothing here compares them."
         raise UserError(
             f"config.{key}={name!r}: settings differ in {', '.join(changed)}, which changes what {name} measures and "
@@ -124,7 +124,7 @@ def require_comparable(name: str, key: str, configs: Sequence[Mapping[str, Any]]
         )
 
 
-def _incomparable(name: str, key: str, configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def incomparable(name: str, key: str, configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys in which configs differ so that a metric does not compare them."""
     row = metric(name, key)
     keys = OBJECTIVE * row.of_objective + TOKENS * row.unit.endswith("token")

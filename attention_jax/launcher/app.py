@@ -30,7 +30,8 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
     if len(argv) > 1:
         raise UserError(f"{argv[1]}: not a flag; flags begin with --.")
     provenance()  # of the code as it is now
-    workdir = Path(flags.WORKDIR.value or _default_workdir())
+    runs = _runs()
+    workdir = runs[0] if runs else Path(flags.WORKDIR.value or _default_workdir())
     asked = flags.CONFIG.value
     config = asked if asked is not None else stored_config(workdir)
     if config is None:
@@ -50,11 +51,25 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
         attention=flags.ATTENTION.value,
         verbose=flags.VERBOSE.value,
         debug_nans=flags.DEBUG_NANS.value,
+        runs=runs,
+        metrics=tuple(flags.METRIC.value),
         space=_space if asked is not None else None,
         configure=_configure,
         command=tuple(command),
     )
     MODES[mode](experiments.load(config.experiment), request)
+
+
+def _runs() -> tuple[Path, ...]:
+    """The runs that are compared; none in another mode."""
+    asked, is_asked = flags.RUNS.value, flags.MODE.value == "compare"
+    if (asked or flags.METRIC.value) and not is_asked:
+        raise UserError("--runs and --metric are for --mode=compare.")
+    if is_asked and len(asked) < 2:
+        raise UserError("--mode=compare needs two finished runs or more: --runs=A,B; the first is the baseline.")
+    if is_asked and (flags.WORKDIR.value or flags.CONFIG.value is not None):
+        raise UserError("--mode=compare reads the runs of --runs: leave --workdir and --config out.")
+    return tuple(map(Path, asked))
 
 
 def _mode(config: ConfigDict, workdir: Path) -> str:

@@ -24,11 +24,16 @@ INPUT = flags.DEFINE_string(
 )
 REFERENCE = flags.DEFINE_string("reference", "", "The translations of --input, a line each, for --mode=evaluate.")
 OUTPUT = flags.DEFINE_string(
-    "output", "-", "Where --mode=translate writes: a file, or - (standard output); and --mode=prepare: FOLDER/NAME."
+    "output",
+    "-",
+    "Where --mode=translate writes: a file, or - (standard output); --mode=compare, too; and "
+    "--mode=prepare: FOLDER/NAME.",
 )
 ATTENTION = flags.DEFINE_string(
     "attention", "", "For --mode=translate: a page (.html) of alignments, or every head's weights (.npz)."
 )
+RUNS = flags.DEFINE_list("runs", [], "What --mode=compare compares: folders of finished runs, the baseline first.")
+METRIC = flags.DEFINE_list("metric", [], "By what --mode=compare compares, such as test.bleu; empty: by all it can.")
 SWEEP = flags.DEFINE_string(
     "sweep", "", "Which of the config file's sweeps --mode=sweep or plan is of; empty: its default."
 )
@@ -37,7 +42,7 @@ PROFILE = flags.DEFINE_bool("profile", False, "Write a trace of a few training s
 DEBUG_NANS = flags.DEFINE_bool(
     "debug_nans", False, "Where training meets a NaN, name the operation and the layer that made it (slower)."
 )
-OWN = (CONFIG, MODE, WORKDIR, INPUT, REFERENCE, OUTPUT, ATTENTION, SWEEP, VERBOSE, PROFILE, DEBUG_NANS)
+OWN = (CONFIG, MODE, WORKDIR, INPUT, REFERENCE, OUTPUT, ATTENTION, RUNS, METRIC, SWEEP, VERBOSE, PROFILE, DEBUG_NANS)
 HELP = ("--help", "-help", "-h", "--helpshort")
 
 ABOUT = """\
@@ -48,6 +53,7 @@ Train, evaluate, report on or describe an experiment, or sweep over it; translat
   {program} --workdir=runs/mine --mode=report
   echo "The cat is not black." | {program} --workdir=runs/mine --mode=translate
   {program} --config=configs/nmt.py:bahdanau,embedded --mode=sweep --workdir=runs/sweep
+  {program} --mode=compare --runs=runs/mine,runs/other
   {program} --config=configs/nmt.py:bahdanau,tsv --config.data.path=PATH --mode=prepare --output=TFDS/fra
 
 Any value of the config can be overridden: --config.optimizer.learning_rate=1e-3. The same command started again

@@ -19,6 +19,7 @@ from attention_jax.runs.gaining import gain_seeds
 from attention_jax.runs.lines import read_lines
 from attention_jax.runs.training import train_run
 from attention_jax.sweeps.answer import write_answer
+from attention_jax.sweeps.comparing import compare_runs
 from attention_jax.sweeps.engines import ENGINES, Work
 from attention_jax.sweeps.folder import Sweep, failures, is_sweep, open_sweep
 from attention_jax.sweeps.planning import describe_plan, make_plan, preview
@@ -39,7 +40,8 @@ def train(experiment: Experiment, request: Request) -> None:
             session = experiment.open(config, run.path / "data")
             together = experiment.together(session, "loop")
             if request.debug_nans:
-                together = together._replace(trainer=watched(together.trainer, config.seeds))
+                training = config.seeds[len(run.seeds_before) :]  # those that it has are trained
+                together = together._replace(trainer=watched(together.trainer, training))
             if run.seeds_before:
                 gain_seeds(config, run, together)
             train_run(config, run, together)
@@ -166,6 +168,15 @@ def work_on_sweep(experiment: Experiment, request: Request) -> None:
     work(open_sweep(experiment, request.workdir))
 
 
+def compare(experiment: Experiment, request: Request) -> None:
+    """Say whether finished runs differ from the first of --runs, with the tests of a sweep and no plan."""
+    text = compare_runs(experiment, request.runs, request.metrics)
+    if request.output == "-":
+        print(text)
+    else:
+        write_whole(Path(request.output), f"{text}\n")
+
+
 def _print_answer(sweep: Sweep) -> None:
     page = write_answer(sweep)
     print((sweep.path / "table.md").read_text(encoding="utf-8"))
@@ -187,6 +198,7 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
     "evaluate": _alone(evaluate),
     "report": report,
     "translate": _alone(translate),
+    "compare": compare,
     "prepare": _alone(prepare),
     "describe": _alone(describe),
     "sweep": sweep,

@@ -67,6 +67,9 @@ class Experiment(NamedTuple):
     conclude: Callable[[ConfigDict, list[FinishedCell], Path, Mapping[str, str]], Conclusion] | None = None
     metric: Callable[[ConfigDict], str] = lambda config: config.train.best_by  # what a sweep's table leads with
     compared_by: tuple[str, ...] = ()  # metrics of an evaluation that compare what `train.best_by` may not
+    opened: Callable[[ConfigDict, Run, Session, str, int], Any] | None = (
+        None  # …, best or last, a seed → what `load` gives
+    )
 
 
 class Request(NamedTuple):
@@ -82,6 +85,8 @@ class Request(NamedTuple):
     attention: str = ""
     verbose: bool = False
     debug_nans: bool = False
+    runs: tuple[Path, ...] = ()  # that are compared, the baseline first
+    metrics: tuple[str, ...] = ()  # by which they are
     space: Callable[[], list[dict]] | None = None  # the cells of a sweep over this config
     configure: Callable[[str], ConfigDict] | None = None  # a variant's config; "": this one
     command: tuple[str, ...] = ()  # starts the launcher

@@ -179,7 +179,7 @@ def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
             result = read_result(sweep.cell(name))
             if result is None or result["status"] == "dropped":
                 continue
-            members = [pair for pair in _members(result) if pair[0] not in choosers]
+            members = [pair for pair in members_of(result) if pair[0] not in choosers]
             kept = result | {"seeds": [seed for seed, _ in members], "members": [member for _, member in members]}
             baseline = "" if setting.baseline is None else every[setting.baseline].name
             called = (setting.name, setting.task, baseline)
@@ -187,7 +187,7 @@ def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
     return found
 
 
-def _members(result: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+def members_of(result: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     """Each seed of a result with what was measured of it; what all seeds together made is the first's."""
     if result["status"] in ENDS:
         return [(seed, result) for seed in result["seeds"]]
@@ -201,7 +201,7 @@ def _setting(sweep: Sweep, metric_name: str, named: _Named, failed: Collection[s
     reported = [one for one in ended if one.result and {*one.result["seeds"]} - choosers]
     values = {seed: value for one in ended for seed, value in one.values.items() if seed not in choosers}
     lost = sorted({*sweep.seeds_of(names)} - values.keys() - choosers)
-    kept = [_sentence_scores(sweep.cell(one.name), metric_name, one.result) for one in reported]
+    kept = [sentence_scores(sweep.cell(one.name), metric_name, one.result) for one in reported]
     statistics = {seed: rows for rows_of, _ in kept for seed, rows in rows_of.items() if seed in values}
     lines = [line for one in reported for line in Run(sweep.cell(one.name), 0.0).metrics()]
     measured = Measured(
@@ -235,7 +235,7 @@ def _ended(sweep: Sweep, name: str, metric_name: str, failed: Collection[str]) -
     result = read_result(sweep.cell(name))
     if result is None or result["status"] in ENDS:
         return _Ended(name, None, {}, ENDS[result["status"]] if result else "failed" if name in failed else "missing")
-    found = {seed: flatten(member).get(metric_name) for seed, member in _members(result)}
+    found = {seed: flatten(member).get(metric_name) for seed, member in members_of(result)}
     values = {seed: value for seed, value in found.items() if value is not None}
     return _Ended(name, result, values, "without a value" if len(values) < len(found) else "")
 
@@ -250,7 +250,7 @@ def _without_seeds(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in overrides.items() if key != "seeds"}
 
 
-def _sentence_scores(cell: Path, metric: str, result: Mapping[str, Any] | None) -> tuple[dict[int, np.ndarray], str]:
+def sentence_scores(cell: Path, metric: str, result: Mapping[str, Any] | None) -> tuple[dict[int, np.ndarray], str]:
     """Each seed's statistics of every sentence, and what tells these sentences from others."""
     path, split = cell / "scores.npz", metric.partition(".")[0]
     if result is None or not path.exists():

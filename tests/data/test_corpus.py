@@ -7,9 +7,10 @@ from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import load_references
 from attention_jax.data.importing import load_or_import
 from attention_jax.data.sources import Pair
-from attention_jax.data.splits import REST, by_source, in_order, sentence_key
+from attention_jax.data.splits import REST, SHARE, by_source, in_order, sentence_key, sizes_of
 from attention_jax.data.tokenizers import EOS, UNK
 from attention_jax.errors import UserError
+from attention_jax.tasks.translation.messages import tell_held_out
 from configs.nmt import CORPORA
 
 PAIRS = [Pair(f"s{i // 3}", f"t{i}", f"f:{i + 1}") for i in range(30)]
@@ -160,3 +161,40 @@ def test_what_is_too_long_is_counted_by_split_and_what_is_bad_by_file(tmp_path, 
     assert meta["pairs"] == ({"train": 5, "validation": 1} if on_long == "skip" else {"train": 10, "validation": 3})
     assert meta["bad_lines_by_file"] == {"validation": 1, "train": 2}
     assert meta["bad_lines"] == 3
+
+
+def test_a_share_is_a_tenth_of_the_sentences_and_at_most_a_thousand():
+    def pairs_of(count):
+        return lambda: (Pair(f"word{i // 2} .", f"mot{i} .", f"f:{i}") for i in range(2 * count))  # two translations
+
+    for count, share in ((3, 1), (40, 4), (2_999, 299), (10_000, 1_000), (12_345, 1_000)):
+        assert sizes_of(pairs_of(count), SHARE, SHARE) == (share, share)
+    assert sizes_of(pairs_of(40), SHARE, 0) == (4, 0)
+    assert sizes_of(pairs_of(40), SHARE, SHARE, taken={"word0 .", "word1 .", "elsewhere"}) == (3, 3)
+
+
+def test_a_size_that_is_given_is_taken_without_a_look_at_the_file():
+    def read():
+        raise AssertionError("was read")
+
+    assert sizes_of(read, 1000, 0) == (1000, 0)
+    published = [CORPORA[name] for name in ("embedded", "tatoeba_600", "tatoeba", "parallel", "tfds", "multi30k")]
+    assert all(SHARE not in (corpus["validation"], corpus["test"]) for corpus in published)
+
+
+def test_a_small_file_holds_out_a_share_and_what_holds_out_too_much_is_told(tmp_path, capsys):
+    lines = "".join(f"word{i} here .\tmot{i} ici .\n" for i in range(60))
+    (tmp_path / "pairs.txt").write_text(lines, encoding="utf-8")
+    data = CORPORA["tsv"] | {"path": str(tmp_path / "pairs.txt"), "min_count": 1}
+    meta = load_or_import(tmp_path / "share", DataConfig(**data)).meta
+    assert meta["pairs"] == {"train": 48, "validation": 6, "test": 6}
+    tell_held_out(meta, DataConfig(**data))
+    assert not capsys.readouterr().err
+    asked = DataConfig(**data | {"validation": 10, "test": 8})
+    tell_held_out(load_or_import(tmp_path / "asked", asked).meta, asked)
+    assert capsys.readouterr().err.startswith("warning: 30% of the pairs are held out. Lower --config.data.validation")
+
+
+def test_the_embedded_corpus_is_the_published_one(tmp_path):
+    meta = load_or_import(tmp_path / "data", DataConfig(**CORPORA["embedded"])).meta
+    assert meta["fingerprint"] == "e12903626cfb24a366b4a93092e5790506981e972f12c168dcfd825e809306f9"

@@ -75,7 +75,7 @@ VALUES = {
     "no_log": ({"train__log_every": 0}, ["config.train.log_every=0", "1 or more"]),
     "dropout": ({"optimizer__dropout": 1.5}, ["config.optimizer.dropout=1.5", "less than 1"]),
     "clip": ({"optimizer__clip_norm": 0.0}, ["config.optimizer.clip_norm=0", "nothing would be learnt"]),
-    "negative": ({"data__validation": -1}, ["config.data.validation=-1", "0 or more"]),
+    "negative": ({"data__validation": -2}, ["config.data.validation=-2", "0 or more"]),
     "hidden": ({"model__kwargs__hidden": 0}, ["config.model.kwargs: hidden=0"]),
     "no_validation": (
         {"data__validation": 0},

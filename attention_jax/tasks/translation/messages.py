@@ -4,6 +4,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from attention_jax.data.config import DataConfig
+from attention_jax.data.splits import SHARE
+
+MOST_HELD_OUT = 0.2  # of the pairs, without a warning
+
 
 def tell_import(meta: Mapping[str, Any]) -> None:
     """A line of counts, and one for everything that was kept out, repeated, skipped or cut; `meta` is a corpus's."""
@@ -15,6 +20,19 @@ def tell_import(meta: Mapping[str, Any]) -> None:
         of = ", ".join(f"{count:,} {name}" for name, count in meta.get("too_long_by_split", {}).items() if count)
         told = f"{what} {meta['too_long']['pairs']:,} pairs longer than config.data.max_length"
         print(f"{told}: {of}" if of else told, file=sys.stderr)
+
+
+def tell_held_out(meta: Mapping[str, Any], data: DataConfig) -> None:
+    """A warning where sizes that were asked for hold out more than a fifth of the pairs that there are to train on."""
+    given = {"validation": data.validation_path, "test": data.test_path}
+    drawn = sum(meta["pairs"].get(name, 0) for name, path in given.items() if not path)
+    share = drawn / (drawn + meta["pairs"]["train"])
+    if share > MOST_HELD_OUT and not data.train and SHARE not in (data.validation, data.test):
+        print(
+            f"warning: {share:.0%} of the pairs are held out. Lower --config.data.validation and "
+            "--config.data.test; -1 is a tenth.",
+            file=sys.stderr,
+        )
 
 
 def tell_skipped(counts: Mapping[str, Any]) -> None:

@@ -1,0 +1,93 @@
+"""A trained language model's run, opened: what `attention_jax.load` gives of it."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.modules.attention import NO_EDITS, Edits, Heads
+from attention_jax.ops.losses import Sums, cross_entropy
+from attention_jax.tasks.language_model.model import draw_positions
+from attention_jax.tasks.language_model.session import Session
+from attention_jax.tasks.opened import Opened, Removed, size_of, without_each_head
+from attention_jax.training.state import Variables
+
+KIND = "decoder"  # of attention: the only one
+Tokens = Int[np.ndarray, "texts t"]
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedLanguageModel(Opened):
+    """A trained language model: `config`, `session`, `which`, `seed`, `folder`, `result`, `metrics()`, and below.
+
+    Texts are rows of tokens. `edits` change heads, with layers first: `{"decoder": Edit(gate=ones[layers, heads])}`.
+    """
+
+    session: Session
+
+    @property
+    def model(self) -> LanguageModel:
+        """The Linen module, as it is measured; `run.model.apply(run.variables, tokens)` calls it."""
+        return self.session.measured
+
+    @functools.cached_property
+    def variables(self) -> Variables:
+        """Parameters, and a batch norm's moments where it has any."""
+        return self.restored(self.session.init, "")
+
+    def example(self, length: int) -> Tokens:
+        """A text that training has not seen, of a length that is measured."""
+        return np.asarray(self.session.source.example(self.config, length))
+
+    def scores(self, tokens: Tokens, edits: Edits = NO_EDITS) -> Float[np.ndarray, "texts t-1"]:
+        """Nats of every token after the first."""
+        return np.asarray(self._nats(self.variables, jnp.asarray(tokens), dict(edits)))
+
+    def attention(self, tokens: Tokens, edits: Edits = NO_EDITS) -> Heads:
+        """What each head does: weights [texts, layers, heads, T, T], outputs [texts, layers, heads, T, F].
+
+        Raises ValueError where layers do not attend.
+        """
+        return jax.device_get(self._attention(self.variables, jnp.asarray(tokens), dict(edits)))
+
+    def without_each_head(self, tokens: Tokens) -> Removed:
+        """The loss of texts without each head, against the whole model's."""
+        layers, heads = size_of(self.model, self.variables, KIND, tokens[:1])
+
+        def loss(variables, batch, edits):
+            nats = self._nats(variables, batch["tokens"], edits)
+            return Sums(nats.sum(-1), jnp.full(len(nats), nats.shape[-1], jnp.float32))
+
+        batches = [(np.arange(len(tokens)), {"tokens": np.asarray(tokens)})]
+        return without_each_head(loss, self.variables, batches, KIND, layers, heads)
+
+    @functools.cached_property
+    def _nats(self) -> Any:
+        model, of_token = self.model, jax.vmap(jax.vmap(cross_entropy))
+
+        def nats(variables: Variables, tokens: Any, edits: Edits) -> Any:
+            read, written = tokens[:, :-1], tokens[:, 1:]
+            logits: Any = model.apply(variables, read, _positions(model, read), edits=edits)
+            return of_token(logits, written, jnp.ones(written.shape, bool)).total
+
+        return jax.jit(nats)
+
+    @functools.cached_property
+    def _attention(self) -> Any:
+        model = self.model
+
+        def attention(variables: Variables, tokens: Any, edits: Edits) -> Heads:
+            found: Any = model.apply(variables, tokens, _positions(model, tokens), edits=edits, method="attention")
+            return found[KIND]
+
+        return jax.jit(attention)
+
+
+def _positions(model: LanguageModel, tokens: Any) -> Any:
+    """Where encodings draw positions, texts of one shape always get the same."""
+    return draw_positions(model, jax.random.key(0), *tokens.shape)

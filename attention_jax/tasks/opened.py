@@ -1,0 +1,114 @@
+"""A trained run, opened: what the runs of all tasks have in common, and what each of a model's heads is worth."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from ml_collections import ConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.evaluation.statistics import RESAMPLES, resampled_sums
+from attention_jax.evaluation.translation import Batch, Batches
+from attention_jax.modules.attention import Edit, Edits
+from attention_jax.ops.losses import Sums
+from attention_jax.training.saved import Init, best_variables, last_variables
+from attention_jax.training.state import Variables
+
+AT_ONCE = 4  # heads that are removed side by side: each has logits of its own
+# Each seed's variables.
+WHICH: dict[str, Callable[..., list[Variables]]] = {
+    "best": best_variables,
+    "last": lambda *saved: [found[0] for found in last_variables(*saved, count=1)],
+}
+RowLoss = Callable[[Variables, Batch, Edits], Sums]  # …, changed heads → sums and counts of each row
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A trained run: its `config`, its `session` (data, programs), and `which` variables of which `seed` it has.
+
+    `run` is its folder, which is only read.
+    """
+
+    config: ConfigDict
+    run: Any
+    session: Any
+    which: str
+    seed: int
+
+    def __post_init__(self):
+        if self.which not in WHICH:
+            raise UserError(f"which={self.which!r}: choose one of {', '.join(WHICH)}.")
+        if self.seed not in self.config.seeds:
+            raise UserError(f"seed={self.seed}: {self.folder} has the seeds {', '.join(map(str, self.config.seeds))}.")
+
+    @property
+    def folder(self) -> Path:
+        return self.run.path
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What result.json holds; None where the run is not finished."""
+        return self.run.result()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line of metrics.jsonl: `step`, `seed`, `seconds` and what was measured."""
+        return self.run.metrics()
+
+    def restored(self, init: Init, vocabulary: str) -> Variables:
+        """The variables. Raises UserError where there are none, or they are of another vocabulary."""
+        every = WHICH[self.which](self.config, self.folder, init, vocabulary)
+        return every[self.config.seeds.index(self.seed)]
+
+
+class Removed(NamedTuple):
+    """What a model is worth without each of its heads, in nats a target token; all but `whole` are [layers, heads].
+
+    `low` and `high` are the ends of the 95% interval of the change, over resamples of the sentences.
+    """
+
+    whole: float
+    losses: Float[np.ndarray, "layers heads"]
+    change: Float[np.ndarray, "layers heads"]
+    low: Float[np.ndarray, "layers heads"]
+    high: Float[np.ndarray, "layers heads"]
+
+
+def without_each_head(
+    loss: RowLoss, variables: Variables, batches: Batches, kind: str, layers: int, heads: int
+) -> Removed:
+    """The loss without each head of one kind of attention, beside that of the whole model, on the same sentences.
+
+    A head is removed by a gate of 0 on its output (Michel et al. 2019, §2.2). One program takes all gates, as arrays.
+    """
+
+    @jax.jit
+    def each(variables, batch, gates):
+        return jax.lax.map(lambda gate: loss(variables, batch, {kind: Edit(gate=gate)}), gates, batch_size=AT_ONCE)
+
+    none_removed, one_removed = jnp.zeros((1, layers * heads)), jnp.eye(layers * heads)
+    gates = (1 - jnp.concatenate([none_removed, one_removed])).reshape(-1, layers, heads)
+    found = [(len(places), jax.device_get(each(variables, batch, gates))) for places, batch in batches]
+    nats = np.concatenate([np.asarray(sums.total[:, :rows], np.float64) for rows, sums in found], axis=1)
+    tokens = np.concatenate([np.asarray(sums.count[0, :rows], np.float64) for rows, sums in found])
+    worse = nats[1:] - nats[0]
+    *sums, counts = resampled_sums(np.concatenate([worse, tokens[None]]).T, RESAMPLES).T
+    low, high = np.quantile(np.array(sums) / counts, [0.025, 0.975], axis=1)
+    losses, change = nats[1:].sum(1) / tokens.sum(), worse.sum(1) / tokens.sum()
+    return Removed(
+        float(nats[0].sum() / tokens.sum()), *(one.reshape(layers, heads) for one in (losses, change, low, high))
+    )
+
+
+def size_of(model: nn.Module, variables: Variables, kind: str, *texts: Any) -> tuple[int, int]:
+    """How many layers and heads one kind of attention has. Raises UserError for one that the model does not have."""
+    shapes: Any = jax.eval_shape(lambda held: model.apply(held, *texts, method="attention"), variables)
+    if kind not in shapes:
+        raise UserError(f"kind={kind!r}: this model attends by {', '.join(sorted(shapes)) or 'nothing'}.")
+    return shapes[kind].weights.shape[1:3]
