@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.sweeps.settings import POPULATION, SWEEP
 from attention_jax.sweeps.space import chain, grid, product, seeds
+from attention_jax.training.hyper import UNSET
 
 RECURRENT = {
     "embedding": 256,
@@ -175,16 +176,17 @@ CORPORA = {
 }
 
 OPTIMIZER = {
+    "name": "adam",  # adamw, sgd, lion, adafactor, muon: training/optimizer.py
     "schedule": "cosine",  # constant, inverse_sqrt, linear, cosine
     "learning_rate": 2e-3,
     "warmup_steps": 200,
     "decay_steps": 0,  # where the decay ends; 0: at train.steps
     "final_fraction": 0.02,
     "clip_norm": 1.0,
-    "b2": 0.999,  # of Adam; its b1 is .9
-    "weight_decay": 0.0,
+    "weight_decay": 0.0,  # of matrices; decoupled from the gradient
     "dropout": 0.2,
     "label_smoothing": 0.0,
+    **UNSET,  # b1, b2, momentum and all other numbers of optimizers; -1: the chosen one's own default
 }
 
 TRAIN = {

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.sweeps.settings import POPULATION, SWEEP
 from attention_jax.sweeps.space import grid, product, seeds, zipped
+from attention_jax.training.hyper import UNSET
 
 NMT = Path(__file__).with_name("nmt.py")
 
@@ -70,16 +71,18 @@ TEXT = {
 }
 
 OPTIMIZER = {
+    "name": "adam",  # adamw, sgd, lion, adafactor, muon: training/optimizer.py
     "schedule": "cosine",
     "learning_rate": 3e-3,
     "warmup_steps": 100,
     "decay_steps": 0,  # where the decay ends; 0: at train.steps
     "final_fraction": 0.05,
     "clip_norm": 1.0,
-    "b2": 0.98,
     "weight_decay": 0.0,
     "dropout": 0.0,
     "label_smoothing": 0.0,
+    **UNSET,  # numbers that not every optimizer has; -1: the chosen one's own default
+    "b2": 0.98,
 }
 
 TRAIN = {

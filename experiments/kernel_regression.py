@@ -100,7 +100,7 @@ EXPERIMENT = Experiment(
     figures=figures,
     tables=tables,
     check=check,
-    dynamic=("seeds", "data.noise", "kernel.width"),
+    dynamic=("data.noise", "kernel.width"),
     on_cpu="vmap",
     metric=lambda config: "estimators.kernel.mse_mean",
 )

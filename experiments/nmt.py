@@ -23,7 +23,7 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run, read_config
 from attention_jax.runs.pace import pace
-from attention_jax.runs.training import DYNAMIC, check_training, plan_of
+from attention_jax.runs.training import check_training, plan_of
 from attention_jax.tasks.translation import model
 from attention_jax.tasks.translation.by_length import conclude
 from attention_jax.tasks.translation.combining import require_combination
@@ -177,7 +177,6 @@ EXPERIMENT = Experiment(
     prepare=prepare,
     identify=lambda config: identify(DataConfig(**config.data)),
     check=check,
-    dynamic=DYNAMIC,
     flops=lambda session: session.cost["flops"],
     conclude=conclude,
     compared_by=("train.nll", "validation.perplexity_per_word", "validation.bleu"),

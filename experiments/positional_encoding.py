@@ -18,7 +18,7 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.pace import pace
-from attention_jax.runs.training import DYNAMIC, check_training, plan_of
+from attention_jax.runs.training import check_training, plan_of
 from attention_jax.tasks.language_model.algorithmic import open_algorithmic
 from attention_jax.tasks.language_model.extrapolation import BEYOND, conclude, name_of
 from attention_jax.tasks.language_model.portraits import write_portraits
@@ -125,7 +125,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     check=check,
     identify=lambda config: identify(config.data) if config.data.source == "text" else "",
-    dynamic=(*DYNAMIC, "data.task"),
+    dynamic=("data.task",),
     flops=lambda session: session.cost["flops"],
     conclude=conclude,
     metric=lambda config: "area.token_accuracy" if config.data.source == "algorithmic" else "area.perplexity",

@@ -61,7 +61,7 @@ class Experiment(NamedTuple):
     prepare: Callable[[ConfigDict, Path], str] | None = None  # its data as a data set of TFDS → how to train on it
     identify: Callable[[ConfigDict], str] = lambda config: ""  # what tells its data from other data
     check: Callable[[ConfigDict], None] = lambda config: None  # raises UserError for values that cannot be used
-    dynamic: tuple[str, ...] = ("seeds",)  # keys whose values need no program of their own
+    dynamic: tuple[str, ...] = ()  # keys whose values need no program, beside seeds and the optimizer's numbers
     on_cpu: str = "loop"  # how cells of a group run on a CPU, where the config leaves it open
     conclude: Callable[[ConfigDict, list[FinishedCell], Path], Conclusion] | None = None  # …, a folder for figures
     metric: Callable[[ConfigDict], str] = lambda config: config.train.best_by  # what a sweep's table leads with

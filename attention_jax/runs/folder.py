@@ -19,6 +19,7 @@ from attention_jax.files import write_whole
 from attention_jax.runs.config import flatten, tupled
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.training.checkpoints import steps_in
+from attention_jax.training.hyper import DEFAULTS, settled
 
 POLL = 0.1  # seconds
 SPARE = 2**16  # bytes that a line of metrics and its events may need
@@ -189,7 +190,10 @@ def _gains_seeds(path: Path, stored: ConfigDict, config: ConfigDict) -> bool:
 
 
 def read_config(path: Path) -> ConfigDict | None:
-    """The config a run or sweep was started with, or None where there is none."""
+    """The config a run or sweep was started with, or None where there is none.
+
+    What its version could not set of the optimizer yet has its default.
+    """
     file = path / "config.json"
     if not file.exists():
         return None
@@ -199,6 +203,8 @@ def read_config(path: Path) -> ConfigDict | None:
         raise UserError(f"{file}: not a config ({error}). Choose another --workdir.") from None
     if not {"experiment", "seeds", "precision"} <= set(config):
         raise UserError(f"{file}: not the config of a run. Choose another --workdir.")
+    if "optimizer" in config:
+        config.optimizer = {**DEFAULTS, **config.optimizer.to_dict()}
     return config.lock()
 
 
@@ -213,9 +219,14 @@ def write_result(path: Path, result: dict) -> None:
 
 
 def _differences(stored: ConfigDict, config: ConfigDict) -> dict[str, tuple[Any, Any]]:
-    old, new = (flatten(json.loads(to_json(c))) for c in (stored, config))
+    old, new = (flatten(json.loads(to_json(_settled(c)))) for c in (stored, config))
     keys = [*old, *(key for key in new if key not in old)]
     return {k: (old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)}
+
+
+def _settled(config: ConfigDict) -> ConfigDict:
+    """The config with the defaults of its optimizer written out: said or not, they are the same run."""
+    return ConfigDict({**config, "optimizer": settled(config.optimizer)}) if "optimizer" in config else config
 
 
 def _read_metrics(file: Path) -> list[dict]:

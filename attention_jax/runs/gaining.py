@@ -16,7 +16,7 @@ from attention_jax.files import write_whole
 from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run, read_config, to_json
 from attention_jax.runs.training import open_checkpoints, train_run
-from attention_jax.training.loop import Trainer, abstract_states
+from attention_jax.training.loop import Trainer
 
 
 def gain_seeds(config: ConfigDict, run: Run, together: Together) -> None:
@@ -58,7 +58,7 @@ def _join(config: ConfigDict, run: Run, extra: Run, folder: Path, trainer: Train
     states = []
     for one, count in ((run, before), (extra, len(config.seeds) - before)):
         with open_checkpoints(one.checkpoints, trainer.plan, trainer.task.vocabulary, [one]) as checkpoints:
-            every = checkpoints.restore_each(abstract_states(trainer.task.init, count))
+            every = checkpoints.restore_each(trainer.abstract(count))
             states.append({saved.step: saved.state for saved in every})
     with open_checkpoints(joined.checkpoints, trainer.plan, trainer.task.vocabulary, [joined]) as checkpoints:
         for step in sorted(states[0].keys() & states[1].keys()):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
@@ -17,25 +16,11 @@ from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.machine import Profiler
 from attention_jax.training.checkpoints import Checkpoints
-from attention_jax.training.loop import Hooks, NotFinite, Plan, Trainer, abstract_states, fit
-from attention_jax.training.optimizer import DECAYING, SCHEDULES
+from attention_jax.training.hyper import rule_of, settled, traced
+from attention_jax.training.loop import Hooks, NotFinite, Plan, Trainer, fit
+from attention_jax.training.optimizer import DECAYING
 from attention_jax.training.progress import Bar, tell
 from attention_jax.training.state import TrainState, Variables
-
-# Keys of a config whose values need no program of their own.
-DYNAMIC = (
-    "seeds",
-    "optimizer.learning_rate",
-    "optimizer.warmup_steps",
-    "optimizer.decay_steps",
-    "optimizer.final_fraction",
-    "optimizer.clip_norm",
-    "optimizer.b2",
-    "optimizer.weight_decay",
-    "optimizer.dropout",
-    "optimizer.label_smoothing",
-)
-FRACTIONS = ("b2", "dropout", "label_smoothing")
 
 
 class Member(NamedTuple):
@@ -47,35 +32,23 @@ class Member(NamedTuple):
 
 
 def plan_of(config: ConfigDict) -> Plan:
-    """`config.train` with the schedule's name. Raises UserError for a value that cannot be used."""
-    schedule = config.optimizer.schedule
-    if schedule not in SCHEDULES:
-        raise UserError(f"config.optimizer.schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}.")
+    """`config.train` with the optimizer's name and schedule. Raises UserError for a value that cannot be used."""
+    rule = rule_of(config.optimizer)
     values = {name: value for name, value in config.train.items() if name != "init_from"}
     for name, value in values.items():
         if isinstance(value, int) and value < 1:
             raise UserError(f"config.train.{name}={value}: needs 1 or more.")
     best_by = config.train.best_by
     require_direction(best_by, "train.best_by")
-    return Plan(**values, schedule=schedule, height=metric(best_by).height)
+    return Plan(**values, rule=rule, height=metric(best_by).height)
 
 
 def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
-    """The dynamic values of one member: every number of `config.optimizer`, and the seed with its key."""
-    numbers = {name: value for name, value in config.optimizer.items() if name != "schedule"}
-    for name, value in numbers.items():
-        if value < 0 or (name in FRACTIONS and value >= 1):
-            raise UserError(
-                f"config.optimizer.{name}={value}: needs 0 or more{' and less than 1' * (name in FRACTIONS)}."
-            )
-    if not numbers["clip_norm"]:
-        raise UserError("config.optimizer.clip_norm=0: nothing would be learnt; 1e9 clips no gradient.")
+    """The dynamic values of one member: every number that its optimizer takes, its seed, and its key."""
+    numbers = settled(config.optimizer)
     _require_warmup_ends(config)
     numbers["decay_steps"] = numbers["decay_steps"] or config.train.steps
-    return {name: jnp.float32(value) for name, value in numbers.items()} | {
-        "seed": seed,
-        "key": jax.random.fold_in(jax.random.key(seed), 1),
-    }
+    return traced(numbers) | {"seed": seed, "key": jax.random.fold_in(jax.random.key(seed), 1)}
 
 
 def check_training(config: ConfigDict) -> None:
@@ -152,7 +125,7 @@ def restore(
     trainer: Trainer, members: Sequence[Member], checkpoints: Checkpoints, start_from: Callable[[], Variables | None]
 ) -> list[TrainState]:
     """Where the members' training goes on: at their last checkpoint, whose metrics are their runs' again."""
-    saved = checkpoints.restore(abstract_states(trainer.task.init, len(members)))
+    saved = checkpoints.restore(trainer.abstract(len(members)))
     runs = {member.run.path: member.run for member in members}.values()
     kept = [None] * len(runs) if saved is None or saved.beside is None else saved.beside
     for run, lines in zip(runs, kept, strict=True):

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.runs.code import Code
-from attention_jax.runs.config import nested
+from attention_jax.runs.config import flatten, nested
 from attention_jax.runs.experiment import Experiment, Request
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
 from attention_jax.runs.machine import free_memory
@@ -36,6 +36,7 @@ from attention_jax.sweeps.plan import LOOP, VMAP, extend, only, read_plan, requi
 from attention_jax.sweeps.plan import to_json as plan_to_json
 from attention_jax.sweeps.settings import SECTIONS, without_settings
 from attention_jax.training.cost import cost
+from attention_jax.training.hyper import dynamic_keys
 from attention_jax.training.step import train_steps
 
 
@@ -116,7 +117,8 @@ def _extended(experiment: Experiment, request: Request, resolved: _Resolved, scr
     def choose(cell, count):
         return _how(experiment, config, nested(cell.config), data_folder(path, scratch, experiment, cell.config), count)
 
-    return Sweep(path, experiment, config, extend(plan, cells, code, experiment.dynamic, choose), scratch)
+    dynamic = dict.fromkeys(key for cell in cells for key in dynamic_keys(cell.config, experiment.dynamic))
+    return Sweep(path, experiment, config, extend(plan, cells, code, [*dynamic], choose), scratch)
 
 
 def describe_plan(sweep: Sweep) -> str:
@@ -132,9 +134,8 @@ def describe_plan(sweep: Sweep) -> str:
         )
         seeds = len(sweep.config_of(names[0]).seeds)
         total += (left := seconds * sweep.steps(group) * seeds * len(missing))
-        statics = {
-            key for name in names for key in sweep.plan.cells[name].overrides if key not in sweep.experiment.dynamic
-        }
+        dynamic = dynamic_keys(sweep.flat[names[0]], sweep.experiment.dynamic)
+        statics = {key for name in names for key in sweep.plan.cells[name].overrides if key not in dynamic}
         shown = sweep.plan.cells[names[0]].overrides
         rows.append(
             {
@@ -167,7 +168,7 @@ def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
     missing = [name for name in SECTIONS if name not in config]
     if missing:
         raise UserError(f"config has no section {missing[0]!r}, which a sweep needs: attention_jax/sweeps/settings.py.")
-    require_dynamic(config.population.dynamic, experiment.dynamic)
+    require_dynamic(config.population.dynamic, dynamic_keys(flatten(config), experiment.dynamic))
     if config.sweep.workers < 1:
         raise UserError(f"config.sweep.workers={config.sweep.workers}: needs 1 or more.")
     choices = (("sweep.engine", ENGINES), ("sweep.match", ("", "flops")), ("population.how", ("auto", LOOP, VMAP)))
@@ -227,7 +228,8 @@ def _match(
     target, found = flops(configs[place_of(space, config.sweep.baseline)]), []
     solved: dict[str, int] = {}
     for flat in configs:
-        statics = repr(sorted(item for item in flat.items() if item[0] not in experiment.dynamic))
+        dynamic = dynamic_keys(flat, experiment.dynamic)
+        statics = repr(sorted(item for item in flat.items() if item[0] not in dynamic))
         solved[statics] = solved[statics] if statics in solved else solve(flat)
         found.append({**flat, config.sweep.match_by: solved[statics]})
     return found
@@ -274,7 +276,7 @@ def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Cal
     hyper = hyper_of(cell, seed) | together.traced(cell)
     del hyper["seed"]
     state = trainer.create(jax.random.key(seed), None)
-    return functools.partial(train_steps, task.loss, trainer.plan.schedule), (state, table, rows, 1, hyper)
+    return functools.partial(train_steps, task.loss, trainer.plan.rule), (state, table, rows, 1, hyper)
 
 
 def _zeros(leaf):

@@ -12,7 +12,7 @@ from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.training import Bar, Member, hooks_of, hypers_of, open_checkpoints, restore, tell
 from attention_jax.training.checkpoints import Saved, steps_in
-from attention_jax.training.loop import Trainer, abstract_states, fit
+from attention_jax.training.loop import Trainer, fit
 from attention_jax.training.state import TrainState
 
 
@@ -50,7 +50,7 @@ def train_wave(
         if is_interrupted() and step < until and any(state.is_finite for state in states):
             raise Interrupted(f"stopped and saved at step {step:,}.")
         if len(wave.runs) > 1:
-            saved = list(checkpoints.restore_each(abstract_states(trainer.task.init, len(members))))
+            saved = list(checkpoints.restore_each(trainer.abstract(len(members))))
             _divide(wave, trainer, saved[::-1])
     places = itertools.accumulate((len(config.seeds) for config in wave.configs), initial=0)
     owned = [states[first:last] for first, last in itertools.pairwise(places)]

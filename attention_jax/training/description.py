@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from attention_jax.training.cost import flops
+from attention_jax.training.hyper import rule_of, settled, traced
 from attention_jax.training.loop import abstract_states
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss, train_step
@@ -40,7 +40,8 @@ def description_of(
     more: Mapping[str, Any] = {},
 ) -> Description:
     """One training step on a batch of shapes; `more` are dynamic values that are not the optimizer's."""
-    (state,) = abstract_states(init, 1)
-    hyper = {name: jnp.float32(0) for name in config.optimizer if name != "schedule"} | {"key": jax.random.key(0)}
-    step = functools.partial(train_step, loss, config.optimizer.schedule)
+    rule = rule_of(config.optimizer)
+    hyper = traced(settled(config.optimizer)) | {"key": jax.random.key(0)}
+    (state,) = abstract_states(init, rule.optimizer, 1)
+    step = functools.partial(train_step, loss, rule)
     return Description(state.variables["params"], step, (state, batch, {**hyper, **more}))

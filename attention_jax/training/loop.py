@@ -12,7 +12,7 @@ import numpy as np
 
 from attention_jax.errors import UserError
 from attention_jax.training.checkpoints import Checkpoints
-from attention_jax.training.optimizer import new_moments
+from attention_jax.training.optimizer import Rule, new_moments
 from attention_jax.training.population import POPULATIONS, Population
 from attention_jax.training.state import Best, TrainState, Variables, empty_window, new_state
 from attention_jax.training.step import Loss, train_steps
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     checkpoint_every: int
     keep_last: int
     best_by: str
-    schedule: str
+    rule: Rule
     height: Callable[[float], float]  # of a value of `best_by`: the more the better, −∞ where it is not finite
 
     def next_stop(self, step: int, steps_per_epoch: int) -> int:
@@ -82,24 +82,28 @@ class Trainer(NamedTuple):
     create: Callable[[jax.Array, Variables | None], TrainState]  # key, variables to start from instead → state
     population: Population
 
+    def abstract(self, count: int) -> list[TrainState]:
+        """The shapes of `count` members' states; see `abstract_states`."""
+        return abstract_states(self.task.init, self.plan.rule.optimizer, count)
+
 
 def trainer(task: Task, plan: Plan, how: str = "loop") -> Trainer:
     """What trains `task`; `how` is a key of `POPULATIONS`."""
 
     def create(key, start_from):
         variables = task.init(key) if start_from is None else start_from
-        return new_state(variables, new_moments(variables["params"]))
+        return new_state(variables, new_moments(variables["params"], plan.rule.optimizer))
 
-    steps = functools.partial(train_steps, task.loss, plan.schedule)
+    steps = functools.partial(train_steps, task.loss, plan.rule)
     return Trainer(task, plan, jax.jit(create), POPULATIONS[how](steps, task.is_table_shared))
 
 
-def abstract_states(init: Callable[[jax.Array], Variables], count: int) -> list[TrainState]:
-    """The shapes of `count` states, on the first device."""
+def abstract_states(init: Callable[[jax.Array], Variables], optimizer: str, count: int) -> list[TrainState]:
+    """The shapes of `count` states of an optimizer's runs, on the first device."""
 
     def create(key):
         variables = init(key)
-        return new_state(variables, new_moments(variables["params"]))
+        return new_state(variables, new_moments(variables["params"], optimizer))
 
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     state = jax.eval_shape(create, jax.random.key(0))

@@ -41,7 +41,7 @@ def watched(trainer: Trainer | None, seeds: Sequence[int]) -> Trainer:
 
 def _explained(trainer: Trainer, state: TrainState, batch: Any, hyper: Any) -> str:
     """What of a step is not finite, and which operation made it so."""
-    step = functools.partial(train_step, trainer.task.loss, trainer.plan.schedule)
+    step = functools.partial(train_step, trainer.task.loss, trainer.plan.rule)
     for name, what in (("loss", "the loss"), ("gradient_norm", "the gradient")):
         origin = origin_of(lambda *arguments, name=name: step(*arguments)[1][name].total, state, batch, hyper)
         if origin is not None:

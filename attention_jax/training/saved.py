@@ -12,7 +12,7 @@ from attention_jax.errors import UserError
 from attention_jax.training.checkpoints import Checkpoints, steps_in
 from attention_jax.training.loop import abstract_states, is_due
 from attention_jax.training.progress import tell
-from attention_jax.training.state import Variables
+from attention_jax.training.state import TrainState, Variables
 
 CHECKPOINTS = "checkpoints"  # of a run's folder
 Init = Callable[[jax.Array], Variables]  # key → variables
@@ -24,7 +24,7 @@ def best_variables(config: ConfigDict, run: Path, init: Init, vocabulary: str = 
     Raises UserError where there are none, or they are of another vocabulary.
     """
     with _reading(config, run, vocabulary) as checkpoints:
-        last = next(checkpoints.restore_each(abstract_states(init, len(config.seeds)))).state
+        last = next(checkpoints.restore_each(_like(config, init))).state
     if not all(int(state.best.step) for state in last):
         raise UserError(f"{run}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
     return [state.best.variables for state in last]
@@ -35,11 +35,15 @@ def last_variables(
 ) -> list[list[Variables]]:
     """Each seed's variables at its last `count` checkpoints; raises UserError where there are fewer, and as above."""
     with _reading(config, run, vocabulary) as checkpoints:
-        restored = itertools.islice(checkpoints.restore_due(abstract_states(init, len(config.seeds))), count)
+        restored = itertools.islice(checkpoints.restore_due(_like(config, init)), count)
         found = [[state.variables for state in states] for states in restored]
     if len(found) < count:
         raise UserError(f"config.evaluate.last={count}: {run / CHECKPOINTS} holds {len(found)} that can be read.")
     return [list(members) for members in zip(*found, strict=True)]
+
+
+def _like(config: ConfigDict, init: Init) -> list[TrainState]:
+    return abstract_states(init, config.optimizer.name, len(config.seeds))
 
 
 @contextlib.contextmanager

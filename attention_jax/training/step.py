@@ -9,13 +9,13 @@ from jaxtyping import Array, Int
 
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums
-from attention_jax.training.optimizer import update
+from attention_jax.training.optimizer import Rule, update
 from attention_jax.training.state import Metrics, TrainState, Variables
 
 Loss = Callable[[Variables, Any, Dropout, Mapping], tuple[Sums, Variables]]
 
 
-def train_step(loss: Loss, schedule: str, state: TrainState, batch: Any, hyper: Mapping) -> tuple[TrainState, Metrics]:
+def train_step(loss: Loss, rule: Rule, state: TrainState, batch: Any, hyper: Mapping) -> tuple[TrainState, Metrics]:
     """One step: `loss(variables, batch, dropout, hyper) → (Sums, other collections)`, per counted item.
 
     The metrics of the step are returned, and added to the state's window.
@@ -29,7 +29,7 @@ def train_step(loss: Loss, schedule: str, state: TrainState, batch: Any, hyper: 
         return sums.mean(), (sums, changed)
 
     gradients, (sums, changed) = jax.grad(mean_loss, has_aux=True)(params)
-    params, moments, scalars = update(gradients, state.moments, params, state.step, hyper, schedule)
+    params, moments, scalars = update(gradients, state.moments, params, state.step, hyper, rule)
     metrics = {"loss": sums, **{name: Sums(value, jnp.ones(())) for name, value in scalars.items()}}
     is_finite = state.is_finite & jnp.isfinite(sums.total) & jnp.isfinite(scalars["gradient_norm"])
     return TrainState(
@@ -44,7 +44,7 @@ def train_step(loss: Loss, schedule: str, state: TrainState, batch: Any, hyper: 
 
 def train_steps(
     loss: Loss,
-    schedule: str,
+    rule: Rule,
     state: TrainState,
     table: Any,
     rows: Int[Array, "steps batch"],
@@ -61,7 +61,7 @@ def train_steps(
     def advance(carry):
         i, state = carry
         batch = jax.tree.map(lambda column: gather(column, rows[i]), table)
-        return i + 1, train_step(loss, schedule, state, batch, hyper)[0]
+        return i + 1, train_step(loss, rule, state, batch, hyper)[0]
 
     start = (jnp.zeros((), jnp.int32), state)
     return jax.lax.while_loop(lambda carry: (carry[0] < count) & carry[1].is_finite, advance, start)[1]

@@ -12,8 +12,10 @@ from support import ROOT
 
 from attention_jax.errors import UserError
 from attention_jax.runs.config import flatten
-from attention_jax.runs.folder import Run, hold, open_run, read_config, write_result
+from attention_jax.runs.folder import Run, hold, open_run, read_config, refuse_other, write_result
 from attention_jax.runs.interrupt import Interrupted
+from attention_jax.training.hyper import DEFAULTS, OWN
+from configs import positional_encoding
 
 
 def config(**changes):
@@ -219,3 +221,17 @@ def test_who_waits_for_a_folder_can_be_asked_to_stop(tmp_path):
         asked = iter([False, True])
         with pytest.raises(Interrupted, match="stopped while process"), hold(tmp_path / "w", True, lambda: next(asked)):
             pass
+
+
+def test_a_run_of_a_version_with_adam_alone_has_it_and_goes_on_though_its_defaults_were_said_then(tmp_path):
+    config = positional_encoding.get_config()
+    older = {key: value for key, value in config.optimizer.items() if key not in DEFAULTS}
+    written = config.to_dict() | {"optimizer": {**older, "b2": 0.999}}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    stored = read_config(tmp_path)
+    assert (stored.optimizer.name, stored.optimizer.b1, stored.optimizer.b2) == ("adam", OWN, 0.999)
+    config.optimizer.b2 = OWN
+    refuse_other(tmp_path, stored, config)
+    config.optimizer.b1 = 0.8
+    with pytest.raises(UserError, match=r"\(optimizer.b1: 0.9 there, 0.8 now\)"):
+        refuse_other(tmp_path, stored, config)

@@ -13,8 +13,9 @@ from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import metric
 from attention_jax.ops.losses import squared_error
 from attention_jax.training.checkpoints import Checkpoints
+from attention_jax.training.hyper import traced
 from attention_jax.training.loop import Hooks, Plan, Task, abstract_states, fit, trainer
-from attention_jax.training.optimizer import new_moments, update
+from attention_jax.training.optimizer import OPTIMIZERS, Rule, new_moments, update
 from attention_jax.training.state import new_state
 from attention_jax.training.step import train_step
 
@@ -28,21 +29,15 @@ PLAN = Plan(
     checkpoint_every=5,
     keep_last=2,
     best_by="validation.loss",
-    schedule="constant",
+    rule=Rule("adam", "constant"),
     height=metric("validation.loss").height,
 )
 
 
-def hyper(seed, learning_rate=0.05):
-    numbers = {
-        "learning_rate": learning_rate,
-        "warmup_steps": 0,
-        "clip_norm": 10,
-        "weight_decay": 0,
-        "dropout": 0,
-        "b2": 0.999,
-    }
-    return {name: jnp.float32(value) for name, value in numbers.items()} | {"seed": seed, "key": jax.random.key(seed)}
+def hyper(seed, learning_rate=0.05, optimizer="adam"):
+    numbers = {"learning_rate": learning_rate, "warmup_steps": 0, "clip_norm": 10, "weight_decay": 0, "dropout": 0}
+    own = {name: number.default for name, number in OPTIMIZERS[optimizer].numbers.items()}
+    return traced(numbers | own) | {"seed": seed, "key": jax.random.key(seed)}
 
 
 def loss(variables, batch, dropout, hyper):
@@ -87,9 +82,9 @@ def run(folder, seeds=(0,), plan=PLAN, stop_after=None, task=TASK, rate=0.05, ho
     rates = rate if isinstance(rate, tuple) else (rate,) * len(seeds)
     trained = trainer(task, plan, how)
     checkpoints = Checkpoints(folder, plan.keep_last, tell=lambda line: lines.append(line))
-    restored = checkpoints.restore(abstract_states(task.init, len(seeds)))
+    restored = checkpoints.restore(trained.abstract(len(seeds)))
     states = restored[1] if restored else [trained.create(jax.random.key(seed), None) for seed in seeds]
-    hypers = [hyper(*member) for member in zip(seeds, rates, strict=True)]
+    hypers = [hyper(*member, plan.rule.optimizer) for member in zip(seeds, rates, strict=True)]
     states = fit(trained, hypers, states, checkpoints, hooks, until)
     checkpoints.close()
     return states, lines
@@ -147,7 +142,7 @@ def test_a_call_is_many_single_steps():
     state = trainer(TASK, PLAN).create(jax.random.key(0), None)
     member = hyper(0)
     traced = {name: value for name, value in member.items() if name != "seed"}
-    step = jax.jit(functools.partial(train_step, loss, "constant"))
+    step = jax.jit(functools.partial(train_step, loss, PLAN.rule))
     for number in range(PLAN.steps):
         (rows,) = call(0, number, number + 1)[1]
         state, _ = step(state, {"x": X[rows], "y": Y[rows]}, traced)
@@ -290,7 +285,7 @@ def test_clipping_and_weight_decay_follow_their_formula():
     params = state.variables["params"]
     gradients = {"w": jnp.full((3, 1), 3.0), "b": jnp.full(1, 3.0)}
     numbers = {**hyper(0), "weight_decay": 0.1, "clip_norm": 1.0}
-    new, _, seen = update(gradients, new_moments(params), params, jnp.int32(0), numbers, "constant")
+    new, _, seen = update(gradients, new_moments(params, "adam"), params, jnp.int32(0), numbers, PLAN.rule)
     assert float(seen["gradient_norm"]) == pytest.approx(6)
     np.testing.assert_allclose(new["b"], 1 - 0.05, rtol=1e-4)  # Adam's first step is the sign
     np.testing.assert_allclose(new["w"], 1 - 0.05 * 1.1, rtol=1e-4)  # and a matrix decays
@@ -312,8 +307,8 @@ def test_parameters_may_be_kept_in_bfloat16(tmp_path):
 def moved(params, steps, rate, gradient=1.0):
     """Parameters, and the optimizer's state, after steps whose gradient is the same."""
     numbers = {**hyper(0, rate), "weight_decay": 0.0}
-    step = jax.jit(lambda params, moments: update(gradients, moments, params, jnp.int32(0), numbers, "constant")[:2])
-    gradients, moments = jax.tree.map(lambda param: jnp.full_like(param, gradient), params), new_moments(params)
+    step = jax.jit(lambda params, moments: update(gradients, moments, params, jnp.int32(0), numbers, PLAN.rule)[:2])
+    gradients, moments = jax.tree.map(lambda param: jnp.full_like(param, gradient), params), new_moments(params, "adam")
     for _ in range(steps):
         params, moments = step(params, moments)
     return params, moments
@@ -355,11 +350,11 @@ def test_a_run_that_starts_from_other_variables_has_its_master_copy_of_them():
 def test_a_float32_run_is_saved_as_adam_alone_would_be(tmp_path):
     params = {"w": jnp.ones((3, 1))}
     adams = optax.scale_by_adam().init(params)
-    assert jax.tree.structure(new_moments(params)) == jax.tree.structure(adams)
+    assert jax.tree.structure(new_moments(params, "adam")) == jax.tree.structure(adams)
     checkpoints = Checkpoints(tmp_path, 1, print)
     state = new_state({"params": params}, adams)
     checkpoints.save(1, [state._replace(step=jnp.int32(1))])
-    assert_equal(checkpoints.restore(abstract_states(TASK.init, 1))[1], [state._replace(step=jnp.int32(1))])
+    assert_equal(checkpoints.restore(abstract_states(TASK.init, "adam", 1))[1], [state._replace(step=jnp.int32(1))])
     checkpoints.close()
 
 
@@ -388,3 +383,14 @@ def test_checkpoints_stay_with_their_vocabulary_and_a_kill_before_the_first_leav
     (tmp_path / "metadata" / "_ROOT_METADATA").write_text("{")  # as a version left it that wrote one at first
     assert vocabulary_of("one", {"w": np.zeros(3)}) == "one"
     assert vocabulary_of("other") == "one"
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in ("adam", "adamw")])
+def test_every_optimizer_learns_and_resumes_bit_by_bit(tmp_path, name):
+    plan = PLAN._replace(rule=Rule(name, "constant"))
+    rate = 0.3 if name == "muon" else 0.05  # its steps are as long as `rms` times the rate
+    whole, _ = run(tmp_path / "whole", plan=plan, rate=rate)
+    run(tmp_path / "cut", plan=plan, stop_after=13, rate=rate)
+    assert_equal(run(tmp_path / "cut", plan=plan, rate=rate)[0], whole)
+    start, end = (evaluate(found)["validation.loss"] for found in (TASK.init(jax.random.key(0)), whole[0].variables))
+    assert end < start / 2

@@ -7,10 +7,13 @@ import pytest
 
 from attention_jax.errors import UserError
 from attention_jax.ops.losses import Sums
+from attention_jax.training.hyper import traced
 from attention_jax.training.loop import Task, trainer
+from attention_jax.training.optimizer import Rule
 from attention_jax.training.replay import watched
 
-HYPER = ("learning_rate", "warmup_steps", "decay_steps", "final_fraction", "clip_norm", "b2", "weight_decay", "dropout")
+SHARED = {"learning_rate": 0.01, "warmup_steps": 0, "clip_norm": 1, "weight_decay": 0, "dropout": 0}
+HYPER = traced(SHARED | {"b1": 0.9, "b2": 0.9, "eps": 1e-8})
 ROWS = np.arange(12, dtype=np.int32).reshape(4, 3)
 
 
@@ -21,12 +24,11 @@ def loss(variables, batch, dropout, hyper):
 
 def call(seeds, x, watch):
     task = Task(lambda key: {"params": {"w": jnp.zeros((1, 1))}}, loss, None, 4, None)
-    plan = type("Plan", (), {"schedule": "constant"})
+    plan = type("Plan", (), {"rule": Rule("adam", "constant")})
     trained = trainer(task, plan)
     population = watched(trained, seeds).population if watch else trained.population
     states = [trained.create(jax.random.key(seed), None) for seed in seeds]
-    values = dict.fromkeys(HYPER, jnp.float32(0.0)) | {"learning_rate": 0.01, "clip_norm": 1.0, "b2": 0.9}
-    hypers = [{**values, "key": jax.random.key(seed)} for seed in seeds]
+    hypers = [{**HYPER, "key": jax.random.key(seed)} for seed in seeds]
     tables = [{"x": jnp.asarray(column)[:, None]} for column in x]
     return population.call(states, tables, [ROWS] * len(seeds), 4, hypers)
 

@@ -10,13 +10,15 @@ import pytest
 from translators import build
 
 from attention_jax.tasks.translation.model import loss
-from attention_jax.training.optimizer import new_moments
+from attention_jax.training.hyper import traced
+from attention_jax.training.optimizer import Rule, new_moments
 from attention_jax.training.state import new_state
 from attention_jax.training.step import train_step
 
 SIZES = {"embedding": 64, "hidden": 64, "width": 64, "feed_forward": 128}
 LAYERS = {"layers": 1, "encoder_layers": 1, "decoder_layers": 1}
-HYPER = {"learning_rate": 1e-3, "warmup_steps": 0, "clip_norm": 1, "weight_decay": 0, "dropout": 0.1, "b2": 0.999}
+SHARED = {"learning_rate": 1e-3, "warmup_steps": 0, "clip_norm": 1, "weight_decay": 0, "dropout": 0.1}
+HYPER = SHARED | {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
 THREADS, CALLS = 2, 100
 
 
@@ -27,13 +29,13 @@ def test_every_call_on_every_thread_has_the_same_bits(name, random):
     batch = {"source": source, "target": target}
     shapes = jax.eval_shape(model.init, jax.random.key(1), source, jnp.full(16, 12), target)
     variables = jax.tree.map(lambda leaf: jnp.asarray(random.normal(0, 0.1, leaf.shape), leaf.dtype), shapes)
-    state = new_state(variables, new_moments(variables["params"]))
-    hyper = {key: jnp.float32(value) for key, value in HYPER.items()} | {"key": jax.random.key(2)}
+    state = new_state(variables, new_moments(variables["params"], "adam"))
+    hyper = traced(HYPER) | {"key": jax.random.key(2)}
 
     def training_loss(variables, batch, dropout, hyper):
         return loss(model, variables, batch, dropout, 0.1)
 
-    program = functools.partial(train_step, training_loss, "constant")
+    program = functools.partial(train_step, training_loss, Rule("adam", "constant"))
     optimised = {"xla_backend_optimization_level": 3}  # as a user's program is
     step = jax.jit(program).lower(state, batch, hyper).compile(optimised)
     calls = lambda _: {_bits(step(state, batch, hyper)) for _ in range(CALLS)}  # noqa: E731
