@@ -57,16 +57,26 @@ def decode(
 
 
 def write(
-    step: Step, start: Writing, count: int, choose: Choose, *, eos: int, pad: int, never: tuple[int, ...]
-) -> tuple[Int[Array, "batch count"], Writing]:
-    """Up to `count` more words of each text, `pad` after its `eos`, and the texts as they are then.
+    step: Step,
+    start: Writing,
+    size: int,
+    choose: Choose,
+    *,
+    eos: int,
+    pad: int,
+    never: tuple[int, ...],
+    at_most: Int[Array, ""] | int | None = None,
+) -> tuple[Int[Array, "batch size"], Writing]:
+    """Up to `size` more words of each text, `pad` after its `eos`, and the texts as they are then.
 
-    Words of `never` are not picked. Stops when every text has ended.
+    Words of `never` are not picked. Stops when every text has ended, or after `at_most` words, where that is given,
+    which may be traced.
     """
+    most = size if at_most is None else jnp.minimum(at_most, size)
 
     def unfinished(carry):
         _, writing = carry
-        return (writing.position - start.position < count) & ~jnp.all(writing.is_done)
+        return (writing.position - start.position < most) & ~jnp.all(writing.is_done)
 
     def advance(carry):
         outputs, (tokens, cache, is_done, position) = carry
@@ -75,7 +85,7 @@ def write(
         outputs = jax.lax.dynamic_update_slice_in_dim(outputs, tokens[:, None], position - start.position, axis=1)
         return outputs, Writing(tokens, cache, is_done | (tokens == eos), position + 1)
 
-    empty = jnp.full((len(start.tokens), count), pad, jnp.int32)
+    empty = jnp.full((len(start.tokens), size), pad, jnp.int32)
     return jax.lax.while_loop(unfinished, advance, (empty, start))
 
 

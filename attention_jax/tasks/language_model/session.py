@@ -14,6 +14,8 @@ from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.mixers import MIXERS
 from attention_jax.ops.positions import require_room
+from attention_jax.tasks.language_model.generating import Generator
+from attention_jax.tasks.language_model.measuring import Total, total_of
 from attention_jax.tasks.language_model.model import build, init, loss
 from attention_jax.tasks.language_model.source import Measure, Opener, Source
 from attention_jax.training.description import Description, description_of
@@ -103,6 +105,16 @@ class Session:
     def measure_so_far(self) -> Measure:
         """What is measured while training goes on."""
         return self.source.measure_so_far(self.model)
+
+    @functools.cached_property
+    def total(self) -> Total:
+        """Sums of nats over rows of any text, by the model that is measured."""
+        return total_of(self.measured)
+
+    @functools.cached_property
+    def generator(self) -> Generator:
+        """The programs that write text."""
+        return Generator(self.measured)
 
     @functools.cached_property
     def attention(self) -> Any:
