@@ -22,8 +22,8 @@ WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder; without it, ru
 INPUT = flags.DEFINE_string(
     "input",
     "-",
-    "What --mode=translate reads: a file, a sentence a line, or - (standard input); --mode=generate: its prompt, all of "
-    "the file; and what --mode=evaluate measures.",
+    "What --mode=translate reads: a file, a sentence a line, or - (standard input); --mode=generate: all of it is a "
+    "prompt; and what --mode=evaluate measures.",
 )
 REFERENCE = flags.DEFINE_string("reference", "", "The translations of --input, a line each, for --mode=evaluate.")
 OUTPUT = flags.DEFINE_string(

@@ -30,10 +30,9 @@ def read_whole(path: str) -> str:
     Raises UserError where there is no such file, or it is not UTF-8.
     """
     name = _named(path)
-    if path == "-":
-        raw = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
-    else:
-        raw = Path(path).read_bytes()
+    if path == "-" and sys.stdin.isatty():
+        return ""
+    raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

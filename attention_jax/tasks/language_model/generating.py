@@ -112,7 +112,7 @@ class Generator:
             cache: Any = self._model.apply(variables, memory, method="init_cache")
         except ValueError as error:
             raise UserError(f"--mode=generate: config.model.{error}") from None
-        _, read = self._model.apply(variables, tokens, jnp.maximum(counts, 1), cache, method="extend")
+        read: Any = self._model.apply(variables, tokens, jnp.maximum(counts, 1), cache, method="extend")[1]
         return read._replace(cursor=counts)
 
     def _write_block(self, variables, writing: Writing, keys, count, how: Drawing, has_ends: bool):

@@ -30,8 +30,8 @@ def total_of(model: LanguageModel) -> Total:
 
 def texts_of(rows: Rows) -> Texts:
     """Rows as a batch of texts."""
-    tokens, targets, is_counted, *packed = (None if part is None else jnp.asarray(part) for part in rows)
-    return Texts(tokens, targets, is_counted, None, *packed)
+    held = jax.tree.map(jnp.asarray, rows)
+    return Texts(held.tokens, held.targets, held.is_counted, None, held.segments, held.positions)
 
 
 def figures_of(nats: float, tokens: int, counts: Counts) -> dict[str, float]:

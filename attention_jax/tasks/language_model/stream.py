@@ -1,4 +1,4 @@
-"""A text of any size as a language model's source: batches are read from its memory map, windows or packed documents."""
+"""A text of any size as a language model's source: its memory map is read batch by batch, in windows or documents."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -106,10 +106,8 @@ def evaluate_file(session: Session, every: list[Variables], path: str) -> list[d
     """
     source, config, total = session.source, session.config, session.total
     assert source.text is not None
-    asked = which(config.data)._replace(
-        **{"source": "jsonl" if path.endswith(".jsonl") else "text", "path": path},
-        **{f"{name}_path": "" for name in ("train", *HELD_OUT)},
-    )
+    kind = "jsonl" if path.endswith(".jsonl") else "text"
+    asked = which(config.data)._replace(source=kind, path=path, train_path="", validation_path="", test_path="")
     with tempfile.TemporaryDirectory(prefix="attention_jax-") as folder:
         split = read_split(Path(folder), asked, source.text)
         if not len(split.tokens):
@@ -127,12 +125,12 @@ def _calls(stream: Stream, steps_per_call: int) -> Callable[[int, int, int], tup
 
     def call(seed: int, step: int, stop: int) -> tuple[dict, np.ndarray]:
         count = min(stop - step, steps_per_call)
-        rows = stream.rows(seed, step, step + count)._replace(is_counted=None)
+        rows = stream.rows(seed, step, step + count)._asdict()
         missing = (steps_per_call - count) * stream.batch
         table = {
-            name: np.pad(part.reshape(-1, stream.length), ((0, missing), (0, 0)))
-            for name, part in rows._asdict().items()
-            if part is not None
+            name: np.pad(rows[name].reshape(-1, stream.length), ((0, missing), (0, 0)))
+            for name in ("tokens", "targets", "segments", "positions")
+            if rows[name] is not None
         }
         return table, np.arange(count * stream.batch, dtype=np.int32).reshape(count, stream.batch)
 
