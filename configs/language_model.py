@@ -38,6 +38,7 @@ TRANSFORMER = {
 
 MODELS: dict[str, dict] = {
     "cpu": TRANSFORMER,
+    "cpu_long": TRANSFORMER | {"layers": 6, "width": 192, "heads": 6, "kv_heads": 6, "feed_forward": 768},
     "baby": TRANSFORMER | {"layers": 6, "width": 384, "heads": 6, "kv_heads": 6, "feed_forward": 1536},
     "gpt2_small": TRANSFORMER  # Radford et al. 2019, with its own positions
     | {"layers": 12, "width": 768, "heads": 12, "kv_heads": 12, "feed_forward": 3072, "positions": "learned"},
@@ -114,8 +115,24 @@ GENERATE = {
     "context": 0,  # tokens that are read at most, then the later half is read again; 0: all, however many
 }
 
+MUON = {"name": "muon", "final_fraction": 0.0, "weight_decay": 0.0}
+
 # What is tuned for a pair of model and corpus: overrides of the sections above.
-RECIPES: dict[tuple[str, str], dict[str, dict]] = {}
+RECIPES: dict[tuple[str, str], dict[str, dict]] = {
+    ("cpu", "characters"): {  # three minutes of two cores on a megabyte of Shakespeare
+        "data": {"length": 128, "batch": 16},
+        "optimizer": {**MUON, "learning_rate": 12e-3, "warmup_steps": 40},
+        "train": {"steps": 800, "evaluate_every": 200, "checkpoint_every": 200},
+        "evaluate": {"tokens": 32768},
+    },
+    ("cpu_long", "characters"): {  # half an hour of them
+        "data": {"length": 128, "batch": 32},
+        "optimizer": {**MUON, "learning_rate": 8e-3, "dropout": 0.1},
+        "train": {"steps": 1500},
+        "evaluate": {"tokens": 32768},
+    },
+    ("baby", "characters"): {"optimizer": {"dropout": 0.2}},
+}
 
 
 def get_config(variant="cpu,characters"):

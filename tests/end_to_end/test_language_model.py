@@ -2,11 +2,8 @@
 
 import json
 import re
-import subprocess
 
 import pytest
-from conftest import ENVIRONMENT, Launcher
-from support import ROOT
 from texts import DOCUMENTS, write_jsonl
 
 TINY = {
@@ -25,15 +22,16 @@ def start(launcher, workdir, *flags, config=CONFIG, **overrides):
     return launcher.run(workdir, *flags, config=config, **values | overrides)
 
 
-def of_run(launcher, workdir, *flags, **overrides):
-    return launcher.run(workdir, *flags, config="", **overrides)
+def of_run(launcher, workdir, *flags, stdin="", **overrides):
+    changed = [f"--config.{name.replace('__', '.')}={value}" for name, value in overrides.items()]
+    return launcher.run(workdir, *flags, *changed, config="", stdin=stdin)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(finished, tmp_path_factory):
     """A finished run on a small text, its launcher, and the text's file."""
     folder = tmp_path_factory.mktemp("language_model")
-    launcher, text = Launcher(folder), folder / "text.txt"
+    launcher, text = finished[0], folder / "text.txt"
     text.write_text("".join(DOCUMENTS), encoding="utf-8")
     process = start(launcher, folder / "run", data__path=text)
     assert process.returncode == 0, process.err
@@ -57,15 +55,15 @@ def test_a_run_is_validated_while_it_trains_and_ends_with_figures_of_all_that_is
 
 
 def test_an_interrupted_run_goes_on_to_what_an_unbroken_one_says(trained, tmp_path):
-    launcher, run, text = trained
-    first = start(launcher, tmp_path / "run", data__path=text, train__steps=6, optimizer__decay_steps=12)
+    launcher, _, text = trained
+    asked = {"data__path": text, "seeds": (0,), "optimizer__decay_steps": 12}
+    first = start(launcher, tmp_path / "run", train__steps=6, **asked)
     assert first.returncode == 0, first.err
-    whole = start(launcher, tmp_path / "whole", data__path=text, optimizer__decay_steps=12)
-    again = start(launcher, tmp_path / "run", data__path=text, optimizer__decay_steps=12)
+    whole, again = (start(launcher, tmp_path / name, **asked) for name in ("whole", "run"))
     assert "resuming at step 6" in again.err
     found, unbroken = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("run", "whole"))
     assert whole.returncode == again.returncode == 0
-    assert found["members"] == unbroken["members"]
+    assert found["validation"] == unbroken["validation"]
 
 
 def test_it_is_measured_again_and_on_any_text(trained):
@@ -91,15 +89,14 @@ DOCUMENTS_MORE = sum(len(text.encode()) - len(text) for text in DOCUMENTS)
 
 def test_a_prompt_from_a_pipe_is_gone_on_with_and_so_is_one_from_a_file(trained, tmp_path):
     launcher, run, _ = trained
-    command = launcher.command(run, "--mode=generate", config="")
-    piped = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, input="Document 7:\n", capture_output=True, text=True)
-    assert piped.returncode == 0, piped.stderr
-    assert piped.stdout.startswith("Document 7:\n")
-    assert len(piped.stdout.rstrip("\n")) <= len("Document 7:\n") + 20
-    assert re.search(r"20 tokens, [\d,]+ a second", piped.stderr)
+    piped = of_run(launcher, run, "--mode=generate", stdin="Document 7:\n")
+    assert piped.returncode == 0, piped.err
+    assert piped.out.startswith("Document 7:\n")
+    assert len("Document 7:\n") < len(piped.out) <= len("Document 7:\n") + 21
+    assert re.search(r"20 tokens, [\d,]+ a second", piped.err)
     (tmp_path / "prompt.txt").write_text("Document 7:\n")
     filed = of_run(launcher, run, "--mode=generate", f"--input={tmp_path / 'prompt.txt'}")
-    assert filed.out == piped.stdout
+    assert filed.out == piped.out
 
 
 def test_several_texts_and_prompts_are_written_one_after_another(trained, tmp_path):

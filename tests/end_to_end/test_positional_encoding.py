@@ -20,8 +20,8 @@ from attention_jax.tasks.language_model.algorithmic import _held_out
 from attention_jax.tasks.language_model.model import build
 from attention_jax.tasks.language_model.portraits import portrait
 from attention_jax.tasks.language_model.session import Session
-from experiments.positional_encoding import OPENERS
 from configs import positional_encoding as configs
+from experiments.positional_encoding import OPENERS
 
 TINY = {
     "model.layers": 1,
