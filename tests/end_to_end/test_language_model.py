@@ -117,7 +117,7 @@ def test_several_texts_and_prompts_are_written_one_after_another(trained, tmp_pa
     assert texts[0] == texts[1]
     nothing = of_run(launcher, run, "--mode=generate")
     assert nothing.returncode == 0
-    assert nothing.out.startswith("\n")
+    assert 1 < len(nothing.out) <= 21
 
 
 def test_documents_are_packed_and_pieces_learnt_from_json_lines(trained, tmp_path):
