@@ -1,4 +1,4 @@
-# make demo | test | test-slow | test-slurm | check | docs | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
+# make demo | test | conformance | test-slow | test-slurm | check | docs | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
 ACCELERATOR ?= cpu
 # The newest tested Python that can make a virtual environment, on PATH or of pyenv's (whose shims may run nothing).
 PYTHON ?= $(shell for version in 3.13 3.12; do \
@@ -13,7 +13,7 @@ ACCELERATORS := cpu cuda13 tpu
 
 SLURM ?= /tmp/attention_jax_slurm
 
-.PHONY: demo test test-slow test-slurm check results docs lock clean
+.PHONY: demo test test-slow test-slurm check conformance results docs lock clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train the default experiment on embedded data, in a few minutes
@@ -34,6 +34,9 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+conformance: $(READY)  ## every backend against a float64 oracle: scores, normalizers, masks, encodings, …: the matrix
+	$(BIN)/python tests/backends/conformance.py
 
 results: $(READY)  ## the kept answers, and which of them are of code that has changed since
 	$(BIN)/python -m experiments._results

@@ -325,7 +325,7 @@ def luong(variant):
 
 
 def multi30k(variant):
-    """The models of the README's table, with as many seeds as it has of each."""
+    """The models of the table in docs/translation.md, with as many seeds as it has of each."""
     del variant
     rows = [
         product([{"variant": f"{model},multi30k", **TABLE_OVERRIDES.get(model, {})}], seeds(count))

@@ -1,4 +1,4 @@
-"""The README's table of Multi30k and its two figures, from the kept answer of the sweep `multi30k`.
+"""The table of Multi30k in docs/translation.md and its two figures, from the kept answer of the sweep `multi30k`.
 
     python -m experiments._multi30k
 

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 
@@ -10,14 +11,15 @@ from support import ROOT
 
 ROOMS = {
     "ops": set(),
-    "modules": {"ops"},
-    "models": {"ops", "modules"},
+    "backends": {"ops"},
+    "modules": {"ops", "backends"},
+    "models": {"ops", "backends", "modules"},
     "decoding": {"ops"},
     "data": set(),
     "evaluation": set(),
     "reports": {"evaluation"},
     "training": {"ops"},
-    "tasks": {"ops", "modules", "models", "decoding", "data", "evaluation", "reports", "training"},
+    "tasks": {"ops", "backends", "modules", "models", "decoding", "data", "evaluation", "reports", "training"},
     "runs": {"training", "evaluation", "reports"},
     "sweeps": {"runs", "training", "evaluation", "reports"},
     "launcher": {"runs", "sweeps", "training", "reports"},  # and experiments, by name
@@ -64,6 +66,13 @@ def test_launch_py_is_ten_lines_that_start_the_launcher():
 def test_every_room_is_in_the_table():
     folders = {path.name for path in (ROOT / "attention_jax").iterdir() if (path / "__init__.py").exists()}
     assert folders == set(ROOMS)
+
+
+def test_the_design_shows_this_table():
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    rows = page.partition("| room | may import |")[2].partition("\n\n")[0]
+    found = re.findall(r"^\| `(\w+)` \|(.*)\|$", rows, flags=re.MULTILINE)
+    assert {room: set(re.findall(r"`(\w+)`", others)) for room, others in found} == ROOMS
 
 
 def test_ops_need_jax_alone():

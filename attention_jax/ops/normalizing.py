@@ -82,7 +82,8 @@ def top_k_softmax(scores: Scores, mask: Mask | None = None, *, k: int) -> Weight
 
 def capped_softmax(scores: Scores, mask: Mask | None = None, *, cap: float) -> Weights:
     """Softmax of c tanh(a / c), which no score can leave (Gemma Team 2024, §2)."""
-    return masked_softmax(soft_cap(scores, cap), mask)
+    scores_f32 = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    return masked_softmax(soft_cap(scores_f32, cap), mask).astype(scores.dtype)
 
 
 def soft_cap(scores: Scores, cap: float) -> Scores:

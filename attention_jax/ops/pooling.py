@@ -80,7 +80,7 @@ def pooled(
 ) -> Attended:
     """What `attention` says, with the weights of all queries and keys in memory at once."""
     _require_pairs(key, value)
-    weights, relative = attention_weights(query, key, attention), attention.relative
+    weights, relative = _weights(query, key, attention), attention.relative
     if attention.replacement is not None:
         chosen, others, weights = align_ranks(*attention.replacement, weights)
         weights = jnp.where(chosen, others.astype(weights.dtype), weights)
@@ -92,10 +92,12 @@ def pooled(
     return Attended(values, weights if attention.with_weights else None)
 
 
-def attention_weights(
-    query: Float[Array, "*#batch q dq"], key: Float[Array, "*#batch k dk"], attention: Attention
-) -> Weights:
-    """normalise(score(q, k) + bias) over the keys that the mask allows, `[..., Q, K]`, times the window."""
+def attention_weights(query: Float[Array, "*#batch q dq"], key: Float[Array, "*#batch k dk"], **asked: Any) -> Weights:
+    """normalise(score(q, k) + bias) over the keys that `mask` allows: the weights of `attend`, `[..., Q, K]`."""
+    return _weights(query, key, attention_of(**asked))
+
+
+def _weights(query: Array, key: Array, attention: Attention) -> Weights:
     scores = attention.score.apply(query, key, *attention.score_params)
     relative = attention.relative
     if attention.bias is not None:

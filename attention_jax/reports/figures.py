@@ -124,6 +124,6 @@ def draw_bands(axis, series: Mapping[str, Line], palette: Mapping[str, str]) -> 
         axis.plot(x, mean, marker="o" if len(x) <= FEW else "", markersize=3, linewidth=1.4, label=name, **style)
         axis.fill_between(x, low, high, color=palette[name], alpha=0.15, linewidth=0)
     bottom, top = axis.get_ylim()
-    if bottom < 0 and all(np.nanmin(low, initial=0) >= 0 for _, _, low, _ in series.values()):
+    if bottom < 0 and not any((np.asarray(low, float) < 0).any() for _, _, low, _ in series.values()):
         axis.set_ylim(bottom=max(bottom, -0.03 * top))
     axis.grid(alpha=0.3)

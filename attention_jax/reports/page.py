@@ -150,8 +150,8 @@ def render(
 
 def show(cell: object) -> str:
     """A table's cell as text, nothing for None."""
-    if cell is None:
-        return ""
+    if cell is None or isinstance(cell, str):  # a str may be markup, which it stays
+        return cell or ""
     return show_number(cell) if isinstance(cell, (int, float)) else str(cell)
 
 

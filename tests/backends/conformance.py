@@ -6,9 +6,10 @@ A cell is (score, normalizer, mask, encoding, dropout, dtype, backend, mode). Wh
 of the other cells as many are computed as let every two values meet.
 """
 
-import contextlib
+import concurrent.futures
 import functools
 import itertools
+import multiprocessing
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,8 @@ from attention_jax.ops.masking import (
     window_mask,
 )
 from attention_jax.ops.positions import make_encoding
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
 
 BATCH, LENGTH, WIDTH, HEADS, KV_HEADS = 2, 7, 8, 4, 2
 ROOM = LENGTH + 1  # of a cache
@@ -218,7 +221,9 @@ def errors(cell):
     """How far a cell is from the oracle, forward and by every gradient, relative to the largest number of each."""
     members = 2 if cell.mode == "vmapped" else None
     _, variables, _ = subject(cell, members)
-    texts, weigh = inputs(members)
+    variables, texts, weigh = jax.tree.map(  # what is rounded before the first product is rounded for both
+        lambda a: a.astype(cell.dtype).astype(jnp.float32), (variables, *inputs(members))
+    )
 
     def valued(function, variables, texts, weigh):
         out, pull = jax.vjp(functools.partial(function, cell), variables, texts)
@@ -289,14 +294,16 @@ def counted(cells, wrong):
 
 
 def main():
+    """Compute every cell, in as many processes as there are processors, and print the matrix."""
     from tqdm import tqdm
 
     cells, wrong = covering(), {}
-    for cell in tqdm(cells, disable=None):
-        with contextlib.suppress(KeyboardInterrupt):
-            if problem := verdict(cell):
+    with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        found = tqdm(pool.map(verdict, cells, chunksize=4), total=len(cells), desc="conformance", unit="cell")
+        for cell, problem in zip(cells, found, strict=True):
+            if problem:
                 wrong[cell] = problem
-                print(f"wrong: {cell}: {problem}")
+                tqdm.write(f"wrong: {cell}: {problem}", file=sys.stderr)
     print("What each backend takes (✓) and refuses (–)\n" + acceptance())
     print(f"\nCells against the float64 oracle, forward and gradients: {len(cells)} computed, {len(wrong)} wrong\n")
     print(counted(cells, wrong))
@@ -304,5 +311,4 @@ def main():
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_numpy_rank_promotion", "raise")
     main()

@@ -122,8 +122,8 @@ def attention(sizes, texts, params, own, record, mask, places, dropout):
             group = head // (heads // kv_heads)
             scores = SCORES[score](query[head], key[group], *learned) + bias[head]
             more = (params["sink"][head],) if "sink" in params else ()
-            rows = [NORMALIZERS[normalize](scores[t], mask[row, t], *more) for t in range(length)]
-            weights.append(jnp.stack(rows) * kept[row, head])
+            normalised = jax.vmap(lambda a, m, more=more: NORMALIZERS[normalize](a, m, *more))(scores, mask[row])
+            weights.append(normalised * kept[row, head])
         read = jnp.stack([weights[head] @ value[head // (heads // kv_heads)] for head in range(heads)])
         if record.mix:
             read += record.mix(own, jnp.stack(weights)[None], here, here)[0]

@@ -1,13 +1,27 @@
 """Every score against a float64 loop, its parameters' shapes, its precision and its refusals."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from attention_jax.ops.masking import masked_softmax
-from attention_jax.ops.scoring import SCORES, additive, bilinear, concat, cosine, dot, gaussian, location, scaled_dot
+from attention_jax.ops.kernels import KERNELS, kernel_weights
+from attention_jax.ops.masking import masked_normalize, masked_softmax
+from attention_jax.ops.scoring import (
+    SCORES,
+    additive,
+    bilinear,
+    concat,
+    cosine,
+    dot,
+    gaussian,
+    location,
+    make_score,
+    scaled_dot,
+)
 
 DQ, DK, HIDDEN = 4, 6, 5
 ORACLES = {
@@ -17,10 +31,12 @@ ORACLES = {
     "additive": lambda q, k, w_q, w_k, w_v: np.tanh(q @ w_q + k @ w_k) @ w_v,
     "concat": lambda q, k, w, w_v: np.tanh(np.concatenate([q, k]) @ w) @ w_v,
     "gaussian": lambda q, k: -np.sum((q - k) ** 2) / 2,
+    "kernel": lambda q, k: np.exp(-np.sum((q - k) ** 2) / 2),
     "cosine": lambda q, k: q @ k / (np.linalg.norm(q) * np.linalg.norm(k)),
     "zero": lambda q, k: 0.0,
 }
 TWO_SIZES = {"bilinear", "additive", "concat"}
+PAIRWISE = [name for name in SCORES if name != "location"]  # which looks at a key's place
 
 
 def inputs(name, batch=(2, 3), dtype=jnp.float32):
@@ -31,7 +47,7 @@ def inputs(name, batch=(2, 3), dtype=jnp.float32):
     return query, key, SCORES[name].init(keys[2], DQ, key_size, HIDDEN, dtype)
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", PAIRWISE)
 def test_a_score_is_its_formula_pair_by_pair(name):
     query, key, params = inputs(name)
     scores = SCORES[name].apply(query, key, *params)
@@ -44,7 +60,7 @@ def test_a_score_is_its_formula_pair_by_pair(name):
     np.testing.assert_allclose(scores, expected, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", PAIRWISE)
 def test_a_score_agrees_under_jit_vmap_and_any_number_of_batch_axes(name):
     query, key, params = inputs(name)
     score = SCORES[name].apply
@@ -55,13 +71,13 @@ def test_a_score_agrees_under_jit_vmap_and_any_number_of_batch_axes(name):
     np.testing.assert_allclose(score(query[1, 2], key[1, 2], *params), whole[1, 2], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", PAIRWISE)
 def test_gradients_agree_with_finite_differences(name):
     query, key, params = inputs(name, batch=())
     check_grads(SCORES[name].apply, (query, key, *params), order=1, modes=["rev"], rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", PAIRWISE)
 def test_bfloat16_inputs_accumulate_in_float32(name):
     query, key, params = inputs(name, dtype=jnp.bfloat16)
     scores = SCORES[name].apply(query, key, *params)
@@ -89,7 +105,7 @@ def test_bfloat16_loses_only_what_its_inputs_lost(name):
     np.testing.assert_allclose(SCORES[name].apply(query, key), expected, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", PAIRWISE)
 def test_a_masked_key_has_no_influence_whatever_it_holds(name):
     query, key, params = inputs(name, batch=())
     mask = jnp.arange(7)[None, :] < 4
@@ -139,7 +155,7 @@ def test_batch_axes_that_do_not_broadcast_are_refused():
         dot(jnp.ones((2, 5, 4)), jnp.ones((3, 7, 4)))
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", PAIRWISE)
 def test_a_score_in_two_halves_is_the_score(name):
     query, key, params = inputs(name)
     halves = SCORES[name].projected(DQ, *params)
@@ -154,3 +170,47 @@ def test_the_location_score_is_a_product_with_the_query_alone():
     np.testing.assert_allclose(location(query, w, 7), np.asarray(query) @ np.asarray(w)[:, :7], rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match=r"there are 10 keys, and w \(4, 9\) has places for 9"):
         location(query, w, 10)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_score_is_made_from_its_name(name):
+    assert make_score(name).apply is SCORES[name].apply or name in ("kernel", "location")
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "factor"),
+    [("gaussian:width=2", "gaussian", 1 / 4), ("cosine:temperature=0.5", "cosine", 2)],
+)
+def test_options_are_those_of_the_formula(text, plain, factor):
+    query, key, _ = inputs(plain)
+    np.testing.assert_allclose(
+        make_score(text).apply(query, key), factor * SCORES[plain].apply(query, key), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_as_a_score_and_divided_by_its_sum_is_kernel_regression(name):
+    query, key, _ = inputs("kernel")
+    found = masked_normalize(make_score(f"kernel:name={name},width=3").apply(query, key), empty="mean")
+    np.testing.assert_allclose(found, kernel_weights(query, key, name, 3.0), rtol=1e-4, atol=1e-5)
+
+
+def test_the_hidden_size_of_a_network_may_be_named():
+    assert [p.shape for p in make_score("additive:hidden=3").init(jax.random.key(0), 4, 6, 5)] == [(4, 3), (6, 3), (3,)]
+    assert [p.shape for p in make_score("location:longest=9").init(jax.random.key(0), 4, 6, 5)] == [(4, 9)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cos", "score='cos': choose one of dot, scaled_dot"),
+        ("gaussian:sigma=2", "score='gaussian:sigma=2': gaussian got an unexpected keyword argument 'sigma'"),
+        ("gaussian:width=0", "width=0: needs a number more than 0"),
+        ("gaussian:width=wide", "width='wide': needs a number more than 0"),
+        ("kernel:name=cauchy", "name='cauchy': choose one of gaussian, boxcar"),
+        ("location:longest=0", "longest=0: needs a whole number, 1 or more"),
+    ],
+)
+def test_a_name_or_an_option_that_is_not_known_is_refused(text, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make_score(text).init(jax.random.key(0), 4, 4)

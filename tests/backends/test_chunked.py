@@ -1,0 +1,93 @@
+"""Blocks: their memory, their shapes, what they refuse when called, and who chooses them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import backends
+from attention_jax.modules.attention import AttentionSpec
+from attention_jax.ops.attention import Relative
+from attention_jax.ops.encoding import Spec
+from attention_jax.ops.masking import causal_mask, valid_lens_mask
+from attention_jax.ops.positions import make_encoding
+
+LONG, SIZE = 16384, 64
+
+
+def attended(backend, encoding, length, params, query, key, value):
+    places = jnp.arange(length)[None]
+    record = make_encoding(encoding)
+    relative = Relative(record.bias, None, record.mix, params, places, places)
+    return backends.attend(backend, query, key, value, mask=causal_mask(length, length), relative=relative).values
+
+
+def bytes_of(backend, encoding, length, has_gradient):
+    """Bytes beside the arguments that the compiled program takes."""
+    params = make_encoding(encoding).init(jax.random.key(0), Spec(SIZE, 1, SIZE, 32, True))
+    shape = jax.ShapeDtypeStruct((1, 1, length, SIZE), jnp.float32)
+    program = functools.partial(attended, backend, encoding, length)
+    if has_gradient:
+        program = jax.grad(lambda *a, run=program: jnp.sum(jnp.square(run(*a))), argnums=(0, 1, 2, 3))
+    compiled = jax.jit(program).lower(params, shape, shape, shape).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "t5"])
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_memory_at_16384_tokens_is_a_twentieth_of_that_of_all_weights_at_most(encoding, has_gradient):
+    dense, blocks = (bytes_of(name, encoding, LONG, has_gradient) for name in ("reference", "chunked"))
+    assert dense > LONG**2 * 4
+    assert blocks <= 0.05 * dense
+
+
+def test_memory_grows_with_the_length_and_not_with_its_square():
+    short, long = (bytes_of("chunked", "alibi", length, True) for length in (4096, 16384))
+    assert long < 5 * short
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 5), (7, 3), (8, 8)])
+def test_any_block_size_and_any_length_give_the_same(queries, keys):
+    query, key, value = (jax.random.normal(jax.random.key(n), (2, 3, t, 4)) for n, t in enumerate((6, 7, 7)))
+    mask = valid_lens_mask(jnp.array([7, 0]), 7)
+    mask = jnp.broadcast_to(mask.block(jnp.arange(1), jnp.arange(7))[:, None], (2, 1, 1, 7))
+    found, wanted = (
+        backends.attend(name, query, key, value, mask=mask).values
+        for name in (f"chunked:queries={queries},keys={keys}", "reference")
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found[1], 0)  # nothing to attend to
+
+
+def test_what_needs_all_weights_is_refused_when_asked():
+    x = jnp.ones((2, 3, 4))
+    for asked in ({"with_weights": True}, {"bias": jnp.zeros((3, 3))}):
+        with pytest.raises(ValueError, match=r"backend='chunked': .*; backend='reference' can"):
+            backends.attend("chunked", x, x, x, **asked)
+
+
+def test_a_mask_that_does_not_fit_is_refused():
+    x = jnp.ones((2, 3, 4))
+    with pytest.raises(ValueError, match=r"mask \(.*5\) does not broadcast"):
+        backends.attend("chunked", x, x, x, mask=causal_mask(3, 5))
+
+
+def test_auto_takes_blocks_for_long_texts_where_they_can_do_all_that_is_asked():
+    soft, sparse = (AttentionSpec(normalize=name).attention() for name in ("softmax", "sparsemax"))
+    assert backends.choose("auto", [soft], backends.LONG - 1) == "reference"
+    assert backends.choose("auto", [soft], backends.LONG) == "chunked"
+    assert backends.choose("auto", [soft, sparse], backends.LONG) == "reference"
+    assert backends.choose("chunked", [soft], 8) == "chunked"
+    with pytest.raises(ValueError, match="its normalizer needs whole rows"):
+        backends.choose("chunked", [sparse], 8)
+
+
+def test_no_mask_is_made_whole():
+    length = 512
+    x = jnp.ones((1, length, 8))
+    jaxpr = jax.make_jaxpr(
+        lambda x: backends.attend("chunked:queries=64,keys=64", x, x, x, mask=causal_mask(length, length)).values
+    )(x)
+    assert max(v.aval.size for e in jaxpr.jaxpr.eqns for v in e.outvars) <= length * 64

@@ -1,0 +1,116 @@
+"""Every backend equals the float64 oracle on a sample of the matrix, and what would be wrong is seen to be wrong."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from conformance import AXES, Cell, acceptance, covering, refusal, verdict
+from support import ROOT
+
+from attention_jax.backends import chunked
+from attention_jax.modules.attention import KeyValue, MultiHeadAttention
+from attention_jax.ops import masking
+from attention_jax.ops.dropout import drop
+from attention_jax.ops.positions import make_encoding
+
+CHUNKED = AXES["backend"][1]
+PLAIN = Cell("scaled_dot", "softmax", "causal", "none", 0.0, "float32", CHUNKED, "plain")
+
+
+@pytest.mark.parametrize("cell", covering()[5::24], ids=lambda cell: "-".join(map(str, cell)))
+def test_a_backend_is_the_float64_oracle_forward_and_by_every_gradient(cell):
+    assert verdict(cell) == ""
+
+
+def rotated_value(monkeypatch):
+    project = MultiHeadAttention.project
+
+    def wrong(self, memory, positions=None):
+        key, value = project(self, memory, positions)
+        return KeyValue(key, self._placed(value, positions))
+
+    monkeypatch.setattr(MultiHeadAttention, "project", wrong)
+    return PLAIN._replace(encoding="rotary")
+
+
+def leaking_segment(monkeypatch):
+    def wrong(query_index, key_index, query_segments, key_segments):
+        return query_segments[..., query_index] >= key_segments[..., key_index]
+
+    monkeypatch.setattr(masking, "_same_segment", wrong)
+    return PLAIN._replace(mode="packed")
+
+
+def cache_off_by_one(monkeypatch):
+    causal = masking._causal
+    monkeypatch.setattr(masking, "_causal", lambda q, k, offset: causal(q, k, offset + (offset > 0)))
+    return PLAIN._replace(mode="cached")
+
+
+def dropped_bias_gradient(monkeypatch):
+    scores = chunked._scores
+
+    def wrong(job, *blocks):
+        relative = job.attention.relative._replace(params=jax.lax.stop_gradient(job.attention.relative.params))
+        return scores(job._replace(attention=job.attention._replace(relative=relative)), *blocks)
+
+    monkeypatch.setattr(chunked, "_scores", wrong)
+    return PLAIN._replace(encoding="t5")
+
+
+def dropout_by_block(monkeypatch):
+    monkeypatch.setattr(chunked, "drop", lambda x, dropout, start: drop(x, dropout))
+    return PLAIN._replace(dropout=0.4)
+
+
+def sink_that_is_never_counted(monkeypatch):
+    start = chunked._start
+    monkeypatch.setattr(chunked, "_start", lambda *a: start(*a)._replace(total=jnp.zeros_like(start(*a).total)))
+    return PLAIN._replace(normalizer="sink")
+
+
+FAULTS = (
+    rotated_value,
+    leaking_segment,
+    cache_off_by_one,
+    dropped_bias_gradient,
+    dropout_by_block,
+    sink_that_is_never_counted,
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_is_caught(fault, monkeypatch):
+    assert verdict(fault(monkeypatch)) != ""
+
+
+def test_every_score_and_normalizer_is_in_the_matrix():
+    from attention_jax.ops import normalizing, scoring
+
+    names = {axis: {text.partition(":")[0] for text in AXES[axis]} for axis in ("score", "normalizer", "encoding")}
+    assert names["score"] == set(scoring.SCORES)
+    assert names["normalizer"] == set(normalizing.NORMALIZERS)
+    relative = {"rotary", "alibi", "t5", "shaw", "fire", "kerple_log", "kerple_power"}
+    assert all(make_encoding(name).rotate or make_encoding(name).bias for name in relative)
+    assert relative | {"none"} == names["encoding"]
+
+
+def test_the_docs_carry_what_each_backend_takes():
+    assert acceptance() in (ROOT / "docs" / "backends.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (
+            {"normalizer": "entmax15"},
+            "backend='chunked:queries=4,keys=3': its normalizer needs whole rows; backend='reference' can",
+        ),
+        ({"score": "location:longest=8"}, "a score by the places of keys needs them whole"),
+        ({"normalizer": "sum"}, "normalize='sum' divides weights ≥ 0, and score='scaled_dot' may be negative"),
+        ({"normalizer": "sum", "score": "kernel", "encoding": "alibi"}, "a position encoding that adds to scores"),
+        ({"backend": "cudnn"}, "backend='cudnn': choose one of reference, chunked"),
+        ({"backend": "chunked:queries=0"}, "queries=0: needs a whole number, 1 or more"),
+    ],
+)
+def test_what_a_backend_cannot_do_it_refuses_by_name(changed, reason):
+    assert reason in refusal(PLAIN._replace(**changed))
