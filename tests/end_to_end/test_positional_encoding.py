@@ -173,7 +173,7 @@ def test_what_was_trained_with_one_encoding_is_measured_with_another():
 
 def test_a_biass_portrait_falls_with_the_distance_as_it_does():
     config = tiny(model__positions="alibi")
-    encoding = build(config, 20).new_encoding()
+    encoding = build(config, 20, 24).new_encoding()
     found = portrait(encoding.record, encoding.sizes, {})
     assert found["bias"].shape == (2, 64, 64)
     assert (np.diff(found["similarity"]) < 0).all()
