@@ -22,8 +22,11 @@ def total_of(model: LanguageModel) -> Total:
     program = jax.jit(functools.partial(measured_loss, model))
 
     def total(variables: Variables, batches: Iterable[Rows]) -> tuple[float, int]:
-        found = [(program(variables, texts_of(rows)).total, int(rows.is_counted.sum())) for rows in batches]
-        return math.fsum(float(nats) for nats, _ in found), sum(count for _, count in found)
+        nats, tokens = [], 0
+        for rows in batches:
+            nats.append(float(program(variables, texts_of(rows)).total))  # waits: no batch is made before its turn
+            tokens += int(rows.is_counted.sum())
+        return math.fsum(nats), tokens
 
     return total
 
