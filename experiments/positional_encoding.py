@@ -19,15 +19,18 @@ from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, plan_of
+from attention_jax.tasks.language_model.algorithmic import open_algorithmic
 from attention_jax.tasks.language_model.extrapolation import BEYOND, conclude, name_of
 from attention_jax.tasks.language_model.opened import OpenedLanguageModel
 from attention_jax.tasks.language_model.portraits import write_portraits
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.tasks.language_model.source import Curves
-from attention_jax.tasks.language_model.text import identify
+from attention_jax.tasks.language_model.text import identify, open_text
 from attention_jax.tasks.language_model.training import task_of
 from attention_jax.training.description import Description
 from attention_jax.training.loop import trainer
+
+OPENERS = {"algorithmic": open_algorithmic, "text": open_text}
 
 
 def together(session: Session, how: str) -> Together:
@@ -72,13 +75,13 @@ def with_areas(session: Session, curves: Curves) -> dict:
 
 def describe(config: ConfigDict) -> Description:
     """Shapes of the parameters and of one step."""
-    return Session(config, None).description
+    return Session(config, None, OPENERS).description
 
 
 def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used."""
     check_training(config)
-    Session(config, None).check()
+    Session(config, None, OPENERS).check()
 
 
 def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Figure]:
@@ -115,7 +118,7 @@ def _said(measure: str) -> str:
 
 
 EXPERIMENT = Experiment(
-    open=Session,
+    open=functools.partial(Session, openers=OPENERS),
     together=together,
     evaluate=evaluate,
     describe=describe,

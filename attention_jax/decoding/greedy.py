@@ -1,25 +1,39 @@
 """Decoding word by word over `step(tokens, cache) → (logits, cache)`, in one compiled loop with early exit."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 Step = Callable[[Int[Array, " batch"], Any], tuple[Array, Any]]
+Choose = Callable[[Float[Array, "batch v"], Int[Array, ""]], Int[Array, " batch"]]  # (logits, words so far) → words
+
+
+class Writing(NamedTuple):
+    """Texts that are being written: the last word of each, which the model has not read yet, and what it has read.
+
+    `is_done` marks texts that have ended, and rows that hold none; `position` counts the words that were chosen.
+    """
+
+    tokens: Int[Array, " batch"]
+    cache: Any
+    is_done: Bool[Array, " batch"]
+    position: Int[Array, ""]
 
 
 def greedy(
     step: Step, cache: Any, is_done: Bool[Array, " batch"], max_length: int, *, bos: int, eos: int, pad: int
 ) -> Int[Array, "batch max_length"]:
     """The likeliest next word, again and again, up to and with `eos`; `pad` after it."""
+    return decode(step, cache, is_done, max_length, likeliest, bos=bos, eos=eos, pad=pad)
 
-    def choose(logits, position):
-        del position
-        return jnp.argmax(logits, axis=-1)
 
-    return decode(step, cache, is_done, max_length, choose, bos=bos, eos=eos, pad=pad)
+def likeliest(logits: Float[Array, "batch v"], position: Int[Array, ""]) -> Int[Array, " batch"]:
+    """The word with the largest logit, the first of those that are alike."""
+    del position
+    return jnp.argmax(logits, axis=-1)
 
 
 def decode(
@@ -27,7 +41,7 @@ def decode(
     cache: Any,
     is_done: Bool[Array, " batch"],
     max_length: int,
-    choose: Callable[[Array, Int[Array, ""]], Int[Array, " batch"]],
+    choose: Choose,
     *,
     bos: int,
     eos: int,
@@ -38,27 +52,41 @@ def decode(
     `bos` and `pad` are never picked, whatever the model gives them. Stops when every sentence has ended, or after
     `max_length` words. `is_done` marks rows that hold no sentence and are not waited for.
     """
+    start = Writing(jnp.full(is_done.shape, bos, jnp.int32), cache, is_done, jnp.zeros((), jnp.int32))
+    return write(step, start, max_length, choose, eos=eos, pad=pad, never=(bos, pad))[0]
+
+
+def write(
+    step: Step,
+    start: Writing,
+    size: int,
+    choose: Choose,
+    *,
+    eos: int,
+    pad: int,
+    never: tuple[int, ...],
+    at_most: Int[Array, ""] | int | None = None,
+) -> tuple[Int[Array, "batch size"], Writing]:
+    """Up to `size` more words of each text, `pad` after its `eos`, and the texts as they are then.
+
+    Words of `never` are not picked. Stops when every text has ended, or after `at_most` words, where that is given,
+    which may be traced.
+    """
+    most = size if at_most is None else jnp.minimum(at_most, size)
 
     def unfinished(carry):
-        position, _, _, is_done, _ = carry
-        return (position < max_length) & ~jnp.all(is_done)
+        _, writing = carry
+        return (writing.position - start.position < most) & ~jnp.all(writing.is_done)
 
     def advance(carry):
-        position, tokens, outputs, is_done, cache = carry
+        outputs, (tokens, cache, is_done, position) = carry
         logits, cache = step(tokens, cache)
-        tokens = jnp.where(is_done, pad, choose(without(logits, bos, pad), position)).astype(jnp.int32)
-        outputs = jax.lax.dynamic_update_slice_in_dim(outputs, tokens[:, None], position, axis=1)
-        return position + 1, tokens, outputs, is_done | (tokens == eos), cache
+        tokens = jnp.where(is_done, pad, choose(without(logits, *never), position)).astype(jnp.int32)
+        outputs = jax.lax.dynamic_update_slice_in_dim(outputs, tokens[:, None], position - start.position, axis=1)
+        return outputs, Writing(tokens, cache, is_done | (tokens == eos), position + 1)
 
-    batch = is_done.shape[0]
-    start = (
-        jnp.zeros((), jnp.int32),
-        jnp.full((batch,), bos, jnp.int32),
-        jnp.full((batch, max_length), pad, jnp.int32),
-        is_done,
-        cache,
-    )
-    return jax.lax.while_loop(unfinished, advance, start)[2]
+    empty = jnp.full((len(start.tokens), size), pad, jnp.int32)
+    return jax.lax.while_loop(unfinished, advance, (empty, start))
 
 
 def without(scores: Float[Array, "*batch v"], *words: int) -> Float[Array, "*batch v"]:

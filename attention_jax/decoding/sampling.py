@@ -1,17 +1,16 @@
 """Decoding by drawing each next word, in one compiled loop with early exit."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from attention_jax.decoding.greedy import decode
+from attention_jax.decoding.greedy import Choose, Step, decode
 
 
 def sample(
-    step: Callable[[Int[Array, " batch"], Any], tuple[Array, Any]],
+    step: Step,
     cache: Any,
     is_done: Bool[Array, " batch"],
     max_length: int,
@@ -30,11 +29,19 @@ def sample(
     (Fan et al. 2018, §5.4; Holtzman et al. 2020, §3.1).
     """
 
+    return decode(step, cache, is_done, max_length, drawing(keys, temperature, top_k, top_p), bos=bos, eos=eos, pad=pad)
+
+
+def drawing(
+    keys: Key[Array, " batch"], temperature: Float[Array, ""] | float, top_k: int, top_p: Float[Array, ""] | float
+) -> Choose:
+    """What draws each text's next word, as `sample` says; a word depends on its text's key and its place alone."""
+
     def choose(logits, position):
         kept = keep_likeliest(logits.astype(jnp.float32) / temperature, top_k, top_p)
         return jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, position), row))(keys, kept)
 
-    return decode(step, cache, is_done, max_length, choose, bos=bos, eos=eos, pad=pad)
+    return choose
 
 
 def keep_likeliest(

@@ -48,6 +48,7 @@ METRICS = (
     Metric("*perplexity", LESS, 1, math.inf, "perplexity a token", is_log=True),
     Metric("*perplexity_sliding", LESS, 1, math.inf, "perplexity a token", is_log=True),
     Metric("*perplexity_per_word", LESS, 1, math.inf, "perplexity a word", is_log=True),
+    Metric("*bits_per_byte", LESS, 0, math.inf, "bits a byte"),
     Metric("*perplexity_by_length.*", LESS, 1, math.inf, "perplexity a token", is_log=True),
     Metric("*bleu", MORE, 0, 100, "BLEU"),
     Metric("*bleu_13a", MORE, 0, 100, "BLEU"),

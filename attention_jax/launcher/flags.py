@@ -20,14 +20,17 @@ MODE = flags.DEFINE_enum(
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder; without it, runs/ and the config's name.")
 INPUT = flags.DEFINE_string(
-    "input", "-", "What --mode=translate reads: a file, a sentence a line, or - (standard input); and --mode=evaluate."
+    "input",
+    "-",
+    "What --mode=translate reads: a file, a sentence a line, or - (standard input); --mode=generate: all of it is a "
+    "prompt; and what --mode=evaluate measures.",
 )
 REFERENCE = flags.DEFINE_string("reference", "", "The translations of --input, a line each, for --mode=evaluate.")
 OUTPUT = flags.DEFINE_string(
     "output",
     "-",
-    "Where --mode=translate writes: a file, or - (standard output); --mode=compare, too; and "
-    "--mode=prepare: FOLDER/NAME.",
+    "Where --mode=translate, generate and compare write: a file, or - (standard output); and --mode=prepare: "
+    "FOLDER/NAME.",
 )
 ATTENTION = flags.DEFINE_string(
     "attention", "", "For --mode=translate: a page (.html) of alignments, or every head's weights (.npz)."
@@ -46,12 +49,14 @@ OWN = (CONFIG, MODE, WORKDIR, INPUT, REFERENCE, OUTPUT, ATTENTION, RUNS, METRIC,
 HELP = ("--help", "-help", "-h", "--helpshort")
 
 ABOUT = """\
-Train, evaluate, report on or describe an experiment, or sweep over it; translate with it; prepare data for TFDS.
+Train, evaluate, report on or describe an experiment, or sweep over it; translate or write with it; prepare
+data for TFDS.
 
   {program} --config=configs/kernel_regression.py
   {program} --config=configs/nmt.py:bahdanau,tatoeba --config.data.path=PATH/fra.txt --workdir=runs/mine
   {program} --workdir=runs/mine --mode=report
   echo "The cat is not black." | {program} --workdir=runs/mine --mode=translate
+  printf 'ROMEO:\n' | {program} --workdir=runs/shakespeare --mode=generate
   {program} --config=configs/nmt.py:bahdanau,embedded --mode=sweep --workdir=runs/sweep
   {program} --mode=compare --runs=runs/mine,runs/other
   {program} --config=configs/nmt.py:bahdanau,tsv --config.data.path=PATH --mode=prepare --output=TFDS/fra

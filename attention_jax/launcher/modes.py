@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -16,7 +16,7 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Request, Session, finished
 from attention_jax.runs.folder import Run, read_config, refuse_other, to_json, write_result, write_whole
 from attention_jax.runs.gaining import gain_seeds
-from attention_jax.runs.lines import read_lines
+from attention_jax.runs.lines import read_lines, read_whole
 from attention_jax.runs.training import train_run
 from attention_jax.sweeps.answer import write_answer
 from attention_jax.sweeps.comparing import compare_runs
@@ -52,11 +52,12 @@ def train(experiment: Experiment, request: Request) -> None:
 
 
 def evaluate(experiment: Experiment, request: Request) -> None:
-    """Measure a trained run again, as `config.evaluate` says, which may be another; or on a pair of files."""
+    """Measure a trained run again, as `config.evaluate` says, which may be another; or on a text or pair of files."""
     _require_one_run(request, "evaluate")
     with request.open(ignoring="evaluate") as run:
         if request.reference or request.input != "-":
-            found = _evaluate_files(experiment, request, run)
+            of_files = _evaluate_files if experiment.evaluate_text is None else _evaluate_text
+            found = of_files(experiment, request, run)
         else:
             session = experiment.open(request.config, run.path / "data")
             found = experiment.evaluate(session, request.config, run)
@@ -87,24 +88,22 @@ def translate(experiment: Experiment, request: Request) -> None:
     _require_one_run(request, "translate")
     if experiment.translate is None:
         raise UserError(f"config.experiment={request.config.experiment!r}: has nothing to translate.")
-    for flag, path in (("output", Path(request.output)), ("attention", Path(request.attention))):
-        if not path.parent.is_dir():
-            raise UserError(f"--{flag}={path}: there is no folder {path.parent}.")
-    stored = read_config(request.workdir)
-    if stored is not None:
-        refuse_other(request.workdir, stored, request.config, ignoring="evaluate")
-    run = Run(request.workdir, request.started)  # not locked: a run may be used while others use it
-    session = experiment.open(request.config, run.path / "data")
+    _require_folders(output=request.output, attention=request.attention)
+    run, session = _open_unlocked(experiment, request, "evaluate")
     lines = read_lines(request.input)
     translations = experiment.translate(session, request.config, run, lines, request.attention)
-    output = Path(request.output)
-    if request.output == "-":
-        for line in translations:
-            print(line, flush=True)
-    elif output.exists() and not output.is_file():  # a device or a pipe
-        output.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
-    else:
-        write_whole(output, "".join(f"{line}\n" for line in translations))
+    _write_out((f"{line}\n" for line in translations), request.output)
+
+
+def generate(experiment: Experiment, request: Request) -> None:
+    """Go on with a prompt, a file or standard input, to a file or to standard output, as the text is written."""
+    _require_one_run(request, "generate")
+    if experiment.generate is None:
+        raise UserError(f"config.experiment={request.config.experiment!r}: has nothing to generate.")
+    _require_folders(output=request.output)
+    run, session = _open_unlocked(experiment, request, "generate")
+    prompt = read_whole(request.input)
+    _write_out(experiment.generate(session, request.config, run, prompt), request.output)
 
 
 def prepare(experiment: Experiment, request: Request) -> None:
@@ -198,6 +197,7 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
     "evaluate": _alone(evaluate),
     "report": report,
     "translate": _alone(translate),
+    "generate": _alone(generate),
     "compare": compare,
     "prepare": _alone(prepare),
     "describe": _alone(describe),
@@ -220,6 +220,42 @@ def _require_one_run(request: Request, mode: str) -> None:
         f"{request.workdir}: a sweep, and --mode={mode} is of one run: choose one of its {len(cells)} finished cells, "
         f"{named}: --workdir={request.workdir / 'cells' / cells[0]}"
     )
+
+
+def _require_folders(**outputs: str) -> None:
+    """Raise UserError where there is no folder for a file that is to be written."""
+    for flag, path in outputs.items():
+        if not Path(path).parent.is_dir():
+            raise UserError(f"--{flag}={path}: there is no folder {Path(path).parent}.")
+
+
+def _open_unlocked(experiment: Experiment, request: Request, ignoring: str) -> tuple[Run, Session]:
+    """A run that may be used while others use it; keys of the section `ignoring` may differ for this time."""
+    stored = read_config(request.workdir)
+    if stored is not None:
+        refuse_other(request.workdir, stored, request.config, ignoring=ignoring)
+    run = Run(request.workdir, request.started)
+    return run, experiment.open(request.config, run.path / "data")
+
+
+def _write_out(pieces: Iterator[str], output: str) -> None:
+    """Write text to standard output as it comes, or to a file whole."""
+    path = Path(output)
+    if output == "-":
+        for piece in pieces:
+            print(piece, end="", flush=True)
+    elif path.exists() and not path.is_file():  # a device or a pipe
+        path.write_text("".join(pieces), encoding="utf-8")
+    else:
+        write_whole(path, "".join(pieces))
+
+
+def _evaluate_text(experiment: Experiment, request: Request, run: Run) -> dict:
+    assert experiment.evaluate_text is not None
+    if request.reference:
+        raise UserError("--reference: a language model is measured on one text, --input=FILE.")
+    session = experiment.open(request.config, run.path / "data")
+    return experiment.evaluate_text(session, request.config, run, request.input)
 
 
 def _evaluate_files(experiment: Experiment, request: Request, run: Run) -> dict:

@@ -118,16 +118,31 @@ class LanguageModel(nn.Module, kw_only=True):
         self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
     ) -> tuple[Float[Array, "batch v"], Cache]:
         """Logits of the token after `tokens`, NaN where there is no room left, and the cache that has read them."""
-        now = jnp.take_along_axis(cache.memory, cache.cursor[:, None], axis=1)
-        places, room = Places(now, cache.memory), cache.memory.shape[-1]
-        valid = jnp.ones((len(tokens), 1), bool)
-        x, written = self._embed(tokens[:, None], now, None), []
-        for index, (block, held) in enumerate(zip(self.blocks, cache.state, strict=True)):
-            reading = Reading(causal_mask(1, room, cache.cursor), places, into_cache(held, cache.cursor))
-            x, held, _ = block(x, valid, reading, None, look_at(edits, SITE, index, False))
+        return self.extend(tokens[:, None], jnp.ones_like(tokens), cache, edits)
+
+    def extend(
+        self,
+        tokens: Int[Array, "batch t"],
+        counts: Int[Array, " batch"],
+        cache: Cache,
+        edits: Edits = NO_EDITS,
+    ) -> tuple[Float[Array, "batch v"], Cache]:
+        """Read the first `counts` of each row's tokens, one or more, in one pass: what as many steps would say.
+
+        Logits of the token after the last of them, NaN where there is no room for it, and the cache that has read them.
+        """
+        length, room = tokens.shape[-1], cache.memory.shape[-1]
+        index = jnp.minimum(cache.cursor[:, None] + jnp.arange(length)[None], room - 1)
+        now = jnp.take_along_axis(cache.memory, index, axis=1)
+        places, valid = Places(now, cache.memory), jnp.arange(length)[None] < counts[:, None]
+        x, written = self._embed(tokens, now, None), []
+        for layer, (block, held) in enumerate(zip(self.blocks, cache.state, strict=True)):
+            reading = Reading(causal_mask(length, room, cache.cursor), places, into_cache(held, cache.cursor))
+            x, held, _ = block(x, valid, reading, None, look_at(edits, SITE, layer, False))
             written.append(held)
-        x = within_room(x, cache.cursor, room)
-        return self._logits(x, valid, False)[:, 0], Cache(cache.memory, tuple(written), cache.cursor + 1)
+        last = jnp.take_along_axis(x, (counts - 1)[:, None, None], axis=1)
+        last = within_room(last, cache.cursor + counts - 1, room)
+        return self._logits(last, valid[:, :1], False)[:, 0], Cache(cache.memory, tuple(written), cache.cursor + counts)
 
     def _read(
         self,

@@ -188,11 +188,19 @@ class Reading(NamedTuple):
 
 
 def into_cache(held: KeyValue, cursor: Int[Array, " batch"]) -> Callable[[KeyValue], KeyValue]:
-    """Writes the keys and values of one token where its text's cursor is."""
-    is_here_BxR = jnp.arange(held.key.shape[-2])[None] == cursor[:, None]
+    """Writes the keys and values of new tokens from where each text's cursor is; what has no room is left out."""
+    place_BxR = jnp.arange(held.key.shape[-2])[None] - cursor[:, None]  # which of the new ones a place holds
+
+    def written(new_BxNxTxF, held_BxNxRxF):
+        count = new_BxNxTxF.shape[-2]
+        is_new = (place_BxR >= 0) & (place_BxR < count)
+        if count > 1:
+            place = jnp.clip(place_BxR, 0, count - 1)[:, None, :, None]
+            new_BxNxTxF = jnp.take_along_axis(new_BxNxTxF, place, axis=-2)
+        return jnp.where(is_new[:, None, :, None], new_BxNxTxF, held_BxNxRxF)
 
     def join(new):
-        return KeyValue(*(jnp.where(is_here_BxR[:, None, :, None], *both) for both in zip(new, held, strict=True)))
+        return KeyValue(*map(written, new, held))
 
     return join
 

@@ -57,6 +57,8 @@ class Experiment(NamedTuple):
     open: Callable[[ConfigDict, Path], Session] = lambda config, folder: config  # a config, a folder for its data
     translate: Callable[[Session, ConfigDict, Run, Iterator[str], str], Iterator[str]] | None = None  # lines → lines
     evaluate_files: Callable[[Session, ConfigDict, Run, list[str], list[str]], dict] | None = None  # inputs, references
+    generate: Callable[[Session, ConfigDict, Run, str], Iterator[str]] | None = None  # a prompt → text in pieces
+    evaluate_text: Callable[[Session, ConfigDict, Run, str], dict] | None = None  # a file or folder
     flops: Callable[[Session], float] | None = None  # of training one seed
     prepare: Callable[[ConfigDict, Path], str] | None = None  # its data as a data set of TFDS → how to train on it
     identify: Callable[[ConfigDict], str] = lambda config: ""  # what tells its data from other data

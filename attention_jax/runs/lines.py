@@ -1,4 +1,4 @@
-"""Lines of text from a file or from standard input."""
+"""Text from a file or from standard input: its lines, or all of it."""
 
 import sys
 from collections.abc import Iterator
@@ -12,9 +12,7 @@ def read_lines(path: str) -> Iterator[str]:
 
     Raises UserError where there is no such file, no line, or a line that is not UTF-8, and names it.
     """
-    name = "standard input" if path == "-" else path
-    if path != "-" and (not Path(path).exists() or Path(path).is_dir()):
-        raise UserError(f"{path}: {'a folder, and a file is needed' if Path(path).is_dir() else 'no such file'}.")
+    name = _named(path)
     with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
         number = 0
         for number, raw in enumerate(file, start=1):
@@ -24,3 +22,24 @@ def read_lines(path: str) -> Iterator[str]:
                 raise UserError(f"{name}:{number}: not UTF-8.") from None
     if number == 0:
         raise UserError(f"{name}: empty, not a line to read.")
+
+
+def read_whole(path: str) -> str:
+    """All of a UTF-8 file, or of standard input for "-", as it stands; "" of a terminal, which is not waited for.
+
+    Raises UserError where there is no such file, or it is not UTF-8.
+    """
+    name = _named(path)
+    if path == "-" and sys.stdin.isatty():
+        return ""
+    raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: byte {error.start:,} is not UTF-8.") from None
+
+
+def _named(path: str) -> str:
+    if path != "-" and (not Path(path).exists() or Path(path).is_dir()):
+        raise UserError(f"{path}: {'a folder, and a file is needed' if Path(path).is_dir() else 'no such file'}.")
+    return "standard input" if path == "-" else path

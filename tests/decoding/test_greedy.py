@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.decoding.greedy import greedy
+from attention_jax.decoding.greedy import Writing, greedy, likeliest, write
 
 BOS, EOS, PAD = 1, 2, 0
 CHAINS = jnp.array([[BOS, 5, 6, 7, EOS], [BOS, EOS, 0, 0, 0], [BOS, 8, 8, 8, 8]])
@@ -41,3 +41,16 @@ def test_the_loop_stops_when_all_have_ended():
     greedy(counted, cache, jnp.array([False, True]), 100, bos=BOS, eos=EOS, pad=PAD).block_until_ready()
     jax.effects_barrier()
     assert len(calls) == 4
+
+
+def test_what_is_written_in_parts_is_what_is_written_at_once():
+    cache = (jnp.arange(3), jnp.zeros(3, jnp.int32))
+    writing = Writing(jnp.full(3, BOS), cache, jnp.zeros(3, bool), jnp.zeros((), jnp.int32))
+    more = jax.jit(lambda start, most: write(step, start, 4, likeliest, eos=EOS, pad=PAD, never=(PAD,), at_most=most))
+    parts = []
+    for count in (1, 3, 2):
+        words, writing = more(writing, count)
+        assert not words[:, count:].any()
+        parts.append(words[:, :count])
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), decode(6))
+    assert writing.position == 6

@@ -87,11 +87,13 @@ class Launcher:
             text=True,
         )
 
-    def run(self, *args, **kwargs):
-        """A process that has ended: a fork of one that has imported everything."""
+    def run(self, *args, stdin="", **kwargs):
+        """A process that has ended: a fork of one that has imported everything. It is given `stdin` to read."""
         with tempfile.TemporaryDirectory() as folder:
-            out, err = Path(folder) / "out", Path(folder) / "err"
-            request = {"argv": self.command(*args, **kwargs)[1:], "out": str(out), "err": str(err)}
+            given, out, err = (Path(folder) / name for name in ("in", "out", "err"))
+            given.write_text(stdin, encoding="utf-8")
+            files = {"stdin": str(given), "out": str(out), "err": str(err)}
+            request = {"argv": self.command(*args, **kwargs)[1:], **files}
             launches().stdin.write(json.dumps(request, default=str) + "\n")
             launches().stdin.flush()
             status = int(launches().stdout.readline())

@@ -1,6 +1,6 @@
 """Runs the launcher again and again, each time in a fork of one process that has imported what it imports.
 
-A request is a line of JSON, {"argv": …, "out": a file, "err": a file}; the answer is the exit status.
+A request is a line of JSON, {"argv": …, "stdin": a file, "out": a file, "err": a file}; the answer is the exit status.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import traceback
 
 PRELOADED = (
     "experiments.nmt",
+    "experiments.language_model",
     "experiments.kernel_regression",
     "matplotlib.backends.backend_agg",
     "orbax.checkpoint",
@@ -37,9 +38,9 @@ def main():
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
-def run(launcher, argv, out, err):
+def run(launcher, argv, stdin, out, err):
     """Be the launcher; its exit status."""
-    for number, path in enumerate((os.devnull, out, err)):
+    for number, path in enumerate((stdin, out, err)):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
     sys.argv, launcher.STARTED = argv, time.perf_counter()
     status = 0

@@ -7,6 +7,7 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 from support import ROOT
+from texts import DOCUMENTS, write_jsonl
 
 from attention_jax.data.config import DataConfig
 from attention_jax.data.grammar import sentence_pairs
@@ -18,13 +19,14 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Request
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.tasks.translation.model import build, init
-from configs import kernel_regression, nmt, positional_encoding, sequence_layers
+from configs import kernel_regression, language_model, nmt, positional_encoding, sequence_layers
 
 TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
 TRANSLATION = list(dict.fromkeys(TRANSLATION))
 PAIRS = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
 OTHERS = {
     "kernel_regression": tuple(kernel_regression.DATA),
+    "language_model": ("cpu,characters", "cpu,jsonl"),
     "positional_encoding": ("core", "text"),
     "sequence_layers": ("costs",),
 }
@@ -38,6 +40,7 @@ LATER = (
 RUN = [pytest.param(*pair, marks=[pytest.mark.slow] if pair[1] in LATER else []) for pair in VARIANTS]
 DESCRIBED = [
     ("kernel_regression", "blobs"),
+    ("language_model", "gpt2_small,bytes"),
     ("nmt", "bahdanau,embedded"),
     ("nmt", "transformer_book,embedded"),
     ("positional_encoding", "text"),
@@ -45,6 +48,7 @@ DESCRIBED = [
 ]
 FILES = {
     "kernel_regression": kernel_regression,
+    "language_model": language_model,
     "nmt": nmt,
     "positional_encoding": positional_encoding,
     "sequence_layers": sequence_layers,
@@ -75,6 +79,10 @@ LITTLE = {
 def short(name, variant, tmp_path):
     """The config with little data and three steps."""
     config = without_settings(FILES[name].get_config(variant))
+    if name == "language_model":
+        config.model.update(layers=1, width=16, heads=2, kv_heads=2, feed_forward=16)
+        config.data.path = write_jsonl(tmp_path / "all.jsonl", DOCUMENTS) if "jsonl" in variant else ""
+        config.data.vocabulary, config.generate.tokens = 300, 5
     if name != "nmt":
         config.update_from_flattened_dict({key: value for key, value in LITTLE.items() if key in flatten(config)})
         return config
@@ -154,6 +162,15 @@ def test_every_model_is_built_for_every_corpus(variant):
     require_usable(DataConfig(**config.data))
     model = build(config, config.data.vocabulary, config.data.vocabulary)
     assert jax.tree.leaves(jax.eval_shape(lambda: init(model, jax.random.key(0))))
+
+
+@pytest.mark.parametrize(
+    "variant", [f"{model},{corpus}" for model in language_model.MODELS for corpus in language_model.CORPORA]
+)
+def test_every_language_model_is_built_for_every_corpus(variant):
+    config = language_model.get_config(variant)
+    config.data.path = config.data.path or "texts"
+    experiments.load("language_model").check(config)
 
 
 @pytest.mark.parametrize(("name", "variant"), DESCRIBED)

@@ -21,6 +21,7 @@ from attention_jax.tasks.language_model.model import build
 from attention_jax.tasks.language_model.portraits import portrait
 from attention_jax.tasks.language_model.session import Session
 from configs import positional_encoding as configs
+from experiments.positional_encoding import OPENERS
 
 TINY = {
     "model.layers": 1,
@@ -116,10 +117,11 @@ def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
 
 def test_accuracy_is_that_of_a_loop_over_the_held_out_texts():
     config = tiny(model__positions="alibi", data__task="reverse")
-    session = Session(config, None)
+    session = Session(config, None, OPENERS)
     model, variables = session.model, session.init(jax.random.key(0))
     found = session.measure(variables, config)
-    tokens = _held_out(config.data, 12, 8).tokens
+    texts = _held_out(config.data, 12, 8)
+    tokens = np.concatenate([texts.tokens, texts.targets[:, -1:]], axis=1)
     guesses = np.argmax(model.apply(variables, tokens), -1)
     right, whole = [], []
     for text, guess in zip(np.asarray(tokens), guesses, strict=True):
@@ -135,7 +137,7 @@ def test_sliding_perplexity_is_that_of_single_tokens_with_all_their_context(tmp_
     at_once = "attention_jax.tasks.language_model.text.TOKENS_AT_ONCE"
     monkeypatch.setattr(at_once, 48)  # batches that do not come out even
     config = tiny("text", model__positions="alibi")
-    session = Session(config, tmp_path / "data")
+    session = Session(config, tmp_path / "data", OPENERS)
     model, variables = session.model, session.init(jax.random.key(0))
     found = session.measure(variables, config)
     text = np.load(tmp_path / "data" / "validation.npy").astype(np.int32)
@@ -148,7 +150,7 @@ def test_sliding_perplexity_is_that_of_single_tokens_with_all_their_context(tmp_
 
 def test_windows_side_by_side_cover_the_same_tokens_at_every_length(tmp_path):
     config = tiny("text", model__positions="alibi", data__factors=(1.0, 1.5))
-    session = Session(config, tmp_path / "data")
+    session = Session(config, tmp_path / "data", OPENERS)
     model, variables = session.model, session.init(jax.random.key(0))
     found = session.measure(variables, config)
     text = np.load(tmp_path / "data" / "validation.npy").astype(np.int32)[:241]  # five stretches of 48 in 256 tokens
@@ -161,7 +163,7 @@ def test_windows_side_by_side_cover_the_same_tokens_at_every_length(tmp_path):
 
 def test_what_was_trained_with_one_encoding_is_measured_with_another():
     config = tiny(model__positions="rotary", evaluate__positions="rotary:scaling=interpolation,factor=2")
-    session = Session(config, None)
+    session = Session(config, None, OPENERS)
     model, measured, variables = session.model, session.measured, session.init(jax.random.key(0))
     tokens, positions = jnp.arange(3, 13)[None], jnp.arange(10)[None]
     trained = model.apply(variables, tokens, positions)
@@ -171,7 +173,7 @@ def test_what_was_trained_with_one_encoding_is_measured_with_another():
 
 def test_a_biass_portrait_falls_with_the_distance_as_it_does():
     config = tiny(model__positions="alibi")
-    encoding = build(config, 20).new_encoding()
+    encoding = build(config, 20, 24).new_encoding()
     found = portrait(encoding.record, encoding.sizes, {})
     assert found["bias"].shape == (2, 64, 64)
     assert (np.diff(found["similarity"]) < 0).all()

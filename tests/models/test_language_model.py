@@ -46,6 +46,20 @@ def test_a_cached_step_says_what_the_whole_text_does(name):
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_a_text_read_in_one_pass_is_as_read_step_by_step_whatever_pads_it(name):
+    module, variables = make(name)
+    whole = jax.jit(module.apply)(variables, TOKENS, POSITIONS)
+    read = jax.jit(lambda *asked: module.apply(variables, *asked, method="extend"))
+    cache = module.apply(variables, POSITIONS, method="init_cache")
+    counts, rest = jnp.array([2, 3]), jnp.array([[6, 7, 0, 0], [5, 0, 0, 0]])
+    logits, cache = read(TOKENS[:, :4], counts, cache)
+    np.testing.assert_allclose(logits, whole[jnp.arange(2), counts - 1], rtol=2e-4, atol=2e-5)
+    logits, cache = read(rest, jnp.array([2, 1]), cache)
+    np.testing.assert_allclose(logits, whole[:, 3], rtol=2e-4, atol=2e-5)
+    np.testing.assert_array_equal(cache.cursor, [4, 4])
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_step_past_the_caches_room_is_nan_for_the_text_that_takes_it_alone(name):
     module, variables = make(name)
     step = jax.jit(lambda tokens, cache: module.apply(variables, tokens, cache, method="step"))

@@ -13,7 +13,7 @@ from attention_jax.data.algorithmic import FIRST, PAD, TASKS, Example, example, 
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.tasks.language_model.model import Texts, logits_of
-from attention_jax.tasks.language_model.source import Source, lengths_of, require_positive
+from attention_jax.tasks.language_model.source import Source, lengths_of, lengths_told, require_positive
 from attention_jax.training.state import Variables
 
 HELD_OUT = 1_000_000  # folded into the key of what is measured, which no training step folds in
@@ -44,10 +44,11 @@ def open_algorithmic(config: ConfigDict, folder: Path | None) -> Source:
         trained=data.length,
         lengths=lengths,
         places=size(lengths[-1]) - 1,
+        told=lengths_told(data),
         call=call,
         texts=functools.partial(_texts, data),
         measure=functools.partial(_measure, lengths),
-        example=lambda config, length: _held_out(config.data, length, 1)[0],
+        example=lambda config, length: _held_out(config.data, length, 1).tokens,
         steps_per_epoch=config.train.steps,
         traced=lambda config: {"task": _place(config.data.task)},
     )
@@ -66,7 +67,7 @@ def _held_out(data: ConfigDict, length: int, count: int) -> Texts:
     """What is measured at a length; one program draws it for every task and length."""
     longest = lengths_of(data)[-1]
     texts = _drawn(data.seed, _place(data.task), length, longest, count, data.symbols)
-    return Texts(*(side[:, : size(length)] for side in texts))
+    return jax.tree.map(lambda side: side[:, : size(length) - 1], texts)
 
 
 @functools.partial(jax.jit, static_argnames=("longest", "count", "symbols"))
@@ -76,7 +77,7 @@ def _drawn(seed, task, length, longest: int, count: int, symbols: int) -> Texts:
 
 
 def _as_texts(drawn: Example) -> Texts:
-    return Texts(drawn.tokens, drawn.is_output, drawn.tokens != PAD)
+    return Texts.of_whole(drawn.tokens, drawn.is_output, drawn.tokens != PAD)
 
 
 def _place(task: str) -> Int[Array, ""]:
@@ -91,9 +92,8 @@ def _measure(lengths: tuple[int, ...], model: LanguageModel):
 
     @jax.jit
     def shares(variables: Variables, texts: Texts):
-        tokens, is_output, _ = texts
-        is_right = jnp.argmax(logits_of(model, variables, tokens[:, :-1]), axis=-1) == tokens[:, 1:]
-        counts = is_output[:, 1:]
+        tokens, targets, counts, *_ = texts
+        is_right = jnp.argmax(logits_of(model, variables, tokens), axis=-1) == targets
         return jnp.sum(is_right & counts) / jnp.sum(counts), jnp.mean(jnp.all(is_right | ~counts, axis=1))
 
     def measure(variables: Variables, config: ConfigDict):

@@ -18,11 +18,28 @@ POSITIONS = 999  # folded into a step's key for what is drawn of positions
 
 
 class Texts(NamedTuple):
-    """Tokens, which of them count as predicted (never the first), and which are not padding."""
+    """A batch: `targets[..., i]` follows `tokens[..., i]`, and which of the targets count as predicted.
+
+    Where a row is one text, `is_text` tells which tokens are not padding (None: all). Where rows are packed documents,
+    `segments` and `positions` are those of `data.windows.Rows`.
+    """
 
     tokens: Int[Array, "batch t"]
+    targets: Int[Array, "batch t"]
     is_counted: Bool[Array, "batch t"]
-    is_text: Bool[Array, "batch t"]
+    is_text: Bool[Array, "batch t"] | None = None
+    segments: Int[Array, "batch t"] | None = None
+    positions: Int[Array, "batch t"] | None = None
+
+    @classmethod
+    def of_whole(
+        cls, tokens: Int[Array, "batch n"], is_counted: Bool[Array, "batch n"], is_text: Bool[Array, "batch n"]
+    ) -> "Texts":
+        """Texts whose tokens each follow the one before; a token after which there is only padding predicts nothing.
+
+        It is padding to the model too: it is read by nothing else.
+        """
+        return cls(tokens[:, :-1], tokens[:, 1:], is_counted[:, 1:], is_text[:, 1:])
 
 
 def build(config: ConfigDict, vocabulary: int, length: int) -> LanguageModel:
@@ -42,17 +59,27 @@ def init(model: LanguageModel, key: Key[Array, ""]) -> Variables:
 def loss(
     model: LanguageModel, variables: Variables, texts: Texts, dropout: Dropout, label_smoothing
 ) -> tuple[Sums, Variables]:
-    """Cross entropy of the tokens that count, in nats, and how many they are; and the collections it changed.
-
-    A token after which there is only padding predicts nothing, and is padding to the model: it is read by nothing else.
-    """
-    tokens = texts.tokens
-    positions = draw_positions(model, dropout.fold(POSITIONS).key, *tokens[:, 1:].shape)
+    """Cross entropy of the targets that count, in nats, and how many they are; and the collections it changed."""
+    drawn = draw_positions(model, dropout.fold(POSITIONS).key, *texts.tokens.shape)
     others = [name for name in variables if name != "params"]
     logits, changed = model.apply(
-        variables, tokens[:, :-1], positions, None, dropout, texts.is_text[:, 1:], mutable=others
+        variables, texts.tokens, placed(texts, drawn), texts.segments, dropout, texts.is_text, mutable=others
     )
-    return cross_entropy(logits, tokens[:, 1:], texts.is_counted[:, 1:], label_smoothing), dict(changed)
+    return cross_entropy(logits, texts.targets, texts.is_counted, label_smoothing), dict(changed)
+
+
+def measured_loss(model: LanguageModel, variables: Variables, texts: Texts) -> Sums:
+    """The same without dropout or smoothing; texts of one shape always get the same positions."""
+    positions = placed(texts, draw_positions(model, jax.random.key(0), *texts.tokens.shape))
+    logits: Any = model.apply(variables, texts.tokens, positions, texts.segments, None, texts.is_text)
+    return cross_entropy(logits, texts.targets, texts.is_counted)
+
+
+def placed(texts: Texts, drawn: Int[Array, "batch t"] | None) -> Int[Array, "batch t"] | None:
+    """Where tokens stand: in order (None), or where the encoding has drawn it; in packed rows each document anew."""
+    if drawn is None or texts.positions is None:
+        return texts.positions if drawn is None else drawn
+    return jnp.take_along_axis(drawn, texts.positions, axis=1)
 
 
 def draw_positions(model: LanguageModel, key: Key[Array, ""], rows: int, length: int) -> Int[Array, "rows t"] | None:

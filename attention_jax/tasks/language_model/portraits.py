@@ -34,7 +34,7 @@ def _attention(session: Session, config: ConfigDict, variables: Variables) -> di
     source, kept = session.source, {}
     lengths = () if config.model.mixer in MIXERS else (source.trained, round(LOOKED_AT * source.trained))
     for length in (length for length in lengths if length <= source.lengths[-1]):
-        tokens = source.example(config, length)[:, :-1]
+        tokens = source.example(config, length)
         positions = draw_positions(session.measured, jax.random.key(0), *tokens.shape)
         kept[str(length)] = np.asarray(session.attention(variables, tokens, positions)[0], np.float16)
     return kept

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,16 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.modules.mixers import MIXERS
 from attention_jax.ops.positions import require_room
-from attention_jax.tasks.language_model.algorithmic import open_algorithmic
+from attention_jax.tasks.language_model.generating import Generator
+from attention_jax.tasks.language_model.measuring import Total, total_of
 from attention_jax.tasks.language_model.model import build, init, loss
-from attention_jax.tasks.language_model.source import Curves, Source
-from attention_jax.tasks.language_model.text import open_text
+from attention_jax.tasks.language_model.source import Measure, Opener, Source
 from attention_jax.training.description import Description, description_of
 from attention_jax.training.saved import Init, best_variables
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
-
-SOURCES: dict[str, Callable[[ConfigDict, Path | None], Source]] = {"algorithmic": open_algorithmic, "text": open_text}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,26 +29,32 @@ class Session:
     """Everything that a config's language model needs, each part made when first asked for, and once.
 
     `folder` is where the data is; it is imported there where it is not yet. Without a folder nothing is read: only
-    shapes are right.
+    shapes are right. `openers` are what `config.data.source` chooses from, by the name before its colon.
     """
 
     config: ConfigDict
     folder: Path | None
+    openers: Mapping[str, Opener]
     _restored: dict[Path, list[Variables]] = dataclasses.field(default_factory=dict, init=False)
 
     @functools.cached_property
     def source(self) -> Source:
         """What the config trains on. Raises UserError for values that do not fit."""
-        name = self.config.data.source
-        if name not in SOURCES:
-            raise UserError(f"config.data.source={name!r}: choose one of {', '.join(SOURCES)}.")
-        return SOURCES[name](self.config, self.folder)
+        name = self.config.data.source.partition(":")[0]
+        if name not in self.openers:
+            raise UserError(f"config.data.source={self.config.data.source!r}: choose one of {', '.join(self.openers)}.")
+        return self.openers[name](self.config, self.folder)
 
     @functools.cached_property
     def model(self) -> LanguageModel:
-        """The model that is trained. Raises UserError where the longest text has no room."""
+        """The model that is trained. Raises UserError where the longest text has no room, or documents would mix."""
         model = build(self.config, self.source.vocabulary, self.source.places)
         self._require_room(model)
+        if self.source.has_segments and model.layer.mixer in MIXERS:
+            raise UserError(
+                f"config.model.mixer={model.layer.mixer!r} reads each row as one text, and rows are packed documents: "
+                "choose --config.data.packing=windows."
+            )
         return model
 
     @functools.cached_property
@@ -92,9 +97,24 @@ class Session:
         return of_batch
 
     @functools.cached_property
-    def measure(self) -> Callable[[Variables, ConfigDict], Curves]:
-        """Measures at every length; one compiled program for all runs that share their shapes."""
+    def measure(self) -> Measure:
+        """Measures a trained model; one compiled program for all runs that share their shapes."""
         return self.source.measure(self.measured)
+
+    @functools.cached_property
+    def measure_so_far(self) -> Measure:
+        """What is measured while training goes on."""
+        return self.source.measure_so_far(self.model)
+
+    @functools.cached_property
+    def total(self) -> Total:
+        """Sums of nats over rows of any text, by the model that is measured."""
+        return total_of(self.measured)
+
+    @functools.cached_property
+    def generator(self) -> Generator:
+        """The programs that write text."""
+        return Generator(self.measured)
 
     @functools.cached_property
     def attention(self) -> Any:
@@ -109,7 +129,7 @@ class Session:
         """
         if run not in self._restored:
             self._restored.clear()
-            self._restored[run] = best_variables(config, run, self.init)
+            self._restored[run] = best_variables(config, run, self.init, self.source.tokens_are)
         return self._restored[run]
 
     @functools.cached_property
@@ -131,8 +151,7 @@ class Session:
         try:
             require_room(model.positions, encoding.record, encoding.sizes, self.source.places)
         except ValueError as error:
-            factors = self.config.data.factors
-            raise UserError(f"config.data.factors={factors}, config.model.max_length: {error}") from None
+            raise UserError(f"{self.source.told}, config.model.max_length: {error}") from None
 
 
 def _of_rows(count: int, column: jax.Array) -> jax.ShapeDtypeStruct:

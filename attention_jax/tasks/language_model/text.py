@@ -16,7 +16,7 @@ from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.ops.losses import cross_entropy
 from attention_jax.tasks.language_model.model import Texts, logits_of
-from attention_jax.tasks.language_model.source import Source, lengths_of, require_positive
+from attention_jax.tasks.language_model.source import Source, lengths_of, lengths_told, require_positive
 from attention_jax.training.state import Variables
 
 TASK = "text"
@@ -63,10 +63,11 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
         trained=data.length,
         lengths=contexts,
         places=contexts[-1],
+        told=lengths_told(data),
         call=call,
-        texts=lambda rows, hyper: Texts(rows["tokens"], *[jnp.ones(rows["tokens"].shape, bool)] * 2),
+        texts=lambda rows, hyper: Texts.of_whole(rows["tokens"], *[jnp.ones(rows["tokens"].shape, bool)] * 2),
         measure=functools.partial(_measure, data, held_out, contexts),
-        example=lambda config, length: jnp.asarray(held_out[None, : length + 1], jnp.int32),
+        example=lambda config, length: jnp.asarray(held_out[None, :length], jnp.int32),
         steps_per_epoch=config.train.steps,
     )
 

@@ -1,18 +1,24 @@
 """A language model as the training loop needs it."""
 
-from collections.abc import Callable
+import flax.traverse_util
 
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.training.loop import Task
 from attention_jax.training.state import Variables
 
 
-def task_of(session: Session, evaluate: Callable[[Variables], dict[str, float]] = lambda variables: {}) -> Task:
-    """What the training loop needs; `evaluate` measures a seed while training goes on, by metrics' whole names."""
+def task_of(session: Session) -> Task:
+    """What the training loop needs; a seed is measured while training goes on by metrics' whole names."""
+
+    def evaluate(variables: Variables) -> dict[str, float]:
+        return flax.traverse_util.flatten_dict(session.measure_so_far(variables, session.config), sep=".")
+
     return Task(
         init=session.init,
         loss=session.loss,
         call=session.source.call,
         steps_per_epoch=session.source.steps_per_epoch,
         evaluate=evaluate,
+        is_table_shared=session.source.is_table_shared,
+        vocabulary=session.source.tokens_are,
     )

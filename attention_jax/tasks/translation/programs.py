@@ -16,6 +16,7 @@ from attention_jax.decoding.greedy import greedy
 from attention_jax.decoding.sampling import sample
 from attention_jax.errors import UserError
 from attention_jax.ops.losses import cross_entropy
+from attention_jax.tasks.choosing import require_drawing
 from attention_jax.tasks.translation.model import lengths_of, shifted
 from attention_jax.training.state import Variables
 
@@ -87,18 +88,9 @@ def _search(config: ConfigDict) -> Callable:
         raise UserError(
             f"config.evaluate: beams={asked.beams} and n_best={asked.n_best} need 1 or more, and n_best at most beams."
         )
-    if asked.temperature < 0 or asked.top_k < 0 or not 0 < asked.top_p <= 1:
-        raise UserError(
-            f"config.evaluate: temperature={asked.temperature} and top_k={asked.top_k} need 0 or more, and "
-            f"top_p={asked.top_p} more than 0 and at most 1."
-        )
+    require_drawing(asked, "evaluate")
     if asked.temperature and asked.beams > 1:
         raise UserError("config.evaluate: temperature draws words and beams search for them: choose one of the two.")
-    if not asked.temperature and (asked.top_k or asked.top_p < 1):
-        raise UserError(
-            f"config.evaluate: top_k={asked.top_k} and top_p={asked.top_p} are of words that are drawn: "
-            "set temperature to more than 0."
-        )
     find_best = _beam_search(config)
 
     def draw(step, cache, is_empty, longest, places):

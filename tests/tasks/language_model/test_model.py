@@ -13,6 +13,7 @@ from attention_jax.tasks.language_model.algorithmic import _as_texts
 from attention_jax.tasks.language_model.model import init, loss
 from attention_jax.tasks.language_model.session import Session
 from configs.positional_encoding import get_config
+from experiments.positional_encoding import OPENERS
 
 LONGEST = 5
 
@@ -29,7 +30,7 @@ def texts_of(places):
 def test_padding_changes_neither_the_training_loss_nor_what_a_batch_norm_learns(norm, mixer):
     config = get_config("smoke")
     config.model.update(norm=norm, mixer=mixer, positions="none", norm_first=True)
-    model = Session(config, None).model
+    model = Session(config, None, OPENERS).model
     variables = jax.jit(functools.partial(init, model))(jax.random.key(0))
 
     def trained_on(places):
@@ -43,7 +44,7 @@ def test_padding_changes_neither_the_training_loss_nor_what_a_batch_norm_learns(
 def test_a_batch_norm_learns_the_moments_of_each_text_alone():
     config = get_config("smoke")
     config.model.update(norm="batch", positions="none", layers=1, norm_first=True)
-    model = Session(config, None).model
+    model = Session(config, None, OPENERS).model
     variables = jax.jit(functools.partial(init, model))(jax.random.key(0))
     texts = texts_of(size(LONGEST))
     _, changed = jax.jit(lambda *asked: loss(model, *asked, 0.1))(variables, texts, Dropout(jax.random.key(1), 0.0))

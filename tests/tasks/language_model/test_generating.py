@@ -1,0 +1,105 @@
+"""What is written with a cache is what the whole text, read again for every token, would give."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.data.tokenizers import BOS, EOS, PAD, UNK
+from attention_jax.errors import UserError
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.tasks.language_model.generating import LEAST_ROOM, Drawing, Generator, Order
+from attention_jax.tasks.language_model.model import draw_positions, init
+
+SIZES = {
+    "vocabulary": 11, "layers": 1, "width": 8, "heads": 2, "kv_heads": 1, "qk_norm": False, "feed_forward": 16,
+    "activation": "gelu", "gated": False, "norm": "layer", "norm_first": True, "max_length": 100, "is_tied": True,
+    "mixer": "attention", "reach": 2, "dropout_sites": (),
+}  # fmt: skip
+GREEDY = Drawing(0.0, 0, 1.0)
+WARM = Drawing(1.0, 0, 1.0)
+PROMPT = [4, 9, 7, 5, 8]
+
+
+@functools.cache
+def made(positions):
+    """A model whose output depends on all that it reads, and its programs."""
+    model = LanguageModel.of(**SIZES | {"positions": positions})
+    variables = init(model, jax.random.key(0))
+    noise = iter(jax.random.split(jax.random.key(1), 100))
+    return model, jax.tree.map(lambda a: a + jax.random.normal(next(noise), a.shape), variables), Generator(model)
+
+
+def written(positions, order, samples=1, seed=0, prompt=PROMPT):
+    _, variables, generator = made(positions)
+    keys = jax.random.split(jax.random.key(seed), 8)[:samples]
+    return np.concatenate(list(generator.blocks(variables, prompt, keys, order)), axis=1)
+
+
+def read_again(positions, count, context=0):
+    """The likeliest token after all that was written, or after what the context keeps, again and again."""
+    model, variables, _ = made(positions)
+    places = min(len(PROMPT) + count, context or len(PROMPT) + count)
+    drawn = draw_positions(model, jax.random.key(0), 1, places)
+    whole = jnp.arange(places)[None] if drawn is None else drawn
+    apply = jax.jit(lambda tokens: model.apply(variables, tokens, whole))
+    text, kept = list(PROMPT), list(PROMPT)
+    for _ in range(count):
+        if context and len(kept) > context:
+            kept = kept[-(context // 2) :]
+        padded = np.pad(np.array([kept]), ((0, 0), (0, places - len(kept))))
+        logits = np.array(apply(padded)[0, len(kept) - 1])
+        logits[[PAD, BOS, UNK, EOS]] = -np.inf
+        text.append(int(logits.argmax()))
+        kept.append(text[-1])
+    return text[len(PROMPT) :]
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "learned", "randomized_sinusoidal:longest=200"])
+def test_a_cache_that_grows_writes_what_the_whole_text_read_again_would(positions):
+    count = LEAST_ROOM + 20
+    found = written(positions, Order(count, False, 0, GREEDY))
+    assert found.tolist() == [read_again(positions, count)]
+
+
+@pytest.mark.parametrize("context", [1, 2, 7, 12])
+def test_where_the_context_is_full_its_later_half_is_read_again(context):
+    found = written("rotary", Order(30, False, context, GREEDY))
+    if context >= len(PROMPT):
+        assert found.tolist() == [read_again("rotary", 30, context)]
+    assert found.shape == (1, 30)
+
+
+def test_a_text_is_drawn_alike_however_many_are_and_whatever_blocks_it_comes_in():
+    alone = written("rotary", Order(21, False, 0, WARM))
+    three = written("rotary", Order(40, False, 0, WARM), samples=3)
+    np.testing.assert_array_equal(alone[0], three[0, :21])
+    assert len({tuple(row) for row in three}) == 3
+    assert not np.array_equal(written("rotary", Order(21, False, 0, WARM), seed=1), alone)
+    assert not np.isin(three, [PAD, BOS, UNK, EOS]).any()
+
+
+def test_a_text_ends_where_documents_do_and_then_there_is_padding():
+    rows = written("rotary", Order(200, True, 16, Drawing(5.0, 0, 1.0)), samples=4)
+    ends = [np.flatnonzero(row == EOS) for row in rows]
+    assert all(len(end) == 1 for end in ends)
+    for row, (end,) in zip(rows, ends, strict=True):
+        assert not row[end + 1 :].any()
+        assert row[:end].all()
+    assert max(end for (end,) in ends) < rows.shape[1] < 200
+
+
+def test_a_table_refuses_what_has_no_room_before_anything_is_written():
+    with pytest.raises(UserError, match=r"context=all .*'learned' places up to 100 words, not 105: .*generate.context"):
+        written("learned", Order(100, False, 0, GREEDY))
+    assert written("learned", Order(130, False, 50, GREEDY)).shape == (1, 130)
+
+
+def test_what_does_not_read_token_by_token_does_not_write():
+    model = LanguageModel.of(**SIZES | {"positions": "none", "mixer": "gru"})
+    blocks = Generator(model).blocks(init(model, jax.random.key(0)), PROMPT, jax.random.split(jax.random.key(0), 1),
+                                     Order(3, False, 0, GREEDY))  # fmt: skip
+    with pytest.raises(UserError, match="--mode=generate: config.model.mixer='gru': only 'attention' reads"):
+        next(blocks)
