@@ -16,6 +16,7 @@ from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, plan_of
 from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.messages import tell_text
+from attention_jax.tasks.language_model.opened import OpenedLanguageModel
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.tasks.language_model.stream import OPENERS, evaluate_file, identify
 from attention_jax.tasks.language_model.training import task_of
@@ -105,6 +106,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     check=check,
     identify=lambda config: identify(config.data),
+    opened=OpenedLanguageModel,
     flops=lambda session: session.cost["flops"],
     compared_by=("validation.perplexity_per_word", "validation.bits_per_byte"),
 )

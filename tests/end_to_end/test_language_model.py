@@ -6,6 +6,8 @@ import re
 import pytest
 from texts import DOCUMENTS, write_jsonl
 
+import attention_jax
+
 TINY = {
     "model.layers": 1, "model.width": 16, "model.heads": 2, "model.kv_heads": 2, "model.feed_forward": 16,
     "data.length": 16, "data.batch": 4, "data.held_out": 0.1, "data.held_out_test": 0.1, "seeds": (0, 1),
@@ -162,3 +164,14 @@ def test_a_translator_does_not_write_texts(finished):
     launcher, run, _ = finished
     process = launcher.run(run, "--mode=generate", config="")
     assert process.err == "error: config.experiment='nmt': has nothing to generate.\n"
+
+
+def test_a_run_can_be_opened_and_writes_what_the_command_does(trained):
+    launcher, run, _ = trained
+    opened = attention_jax.load(run)
+    told = of_run(launcher, run, "--mode=generate", stdin="the ", generate__temperature=0.0)
+    assert opened.generate("the ", temperature=0.0).rstrip("\n") == told.out.rstrip("\n")
+    tokens = opened.tokens("the cat")
+    assert tokens.shape == (1, 7)
+    assert opened.scores(tokens).shape == (1, 6)
+    assert opened.attention(tokens).weights.shape == (1, 1, 2, 7, 7)

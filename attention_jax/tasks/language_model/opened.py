@@ -8,10 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
+from ml_collections import ConfigDict
 
+from attention_jax.data.text import Text
+from attention_jax.data.text_tokenizers import encode
+from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.attention import NO_EDITS, Edits, Heads
 from attention_jax.ops.losses import Sums, cross_entropy
+from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.model import draw_positions
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.tasks.opened import Opened, Removed, size_of, without_each_head
@@ -38,7 +43,25 @@ class OpenedLanguageModel(Opened):
     @functools.cached_property
     def variables(self) -> Variables:
         """Parameters, and a batch norm's moments where it has any."""
-        return self.restored(self.session.init, "")
+        return self.restored(self.session.init, self.session.source.tokens_are)
+
+    @property
+    def text(self) -> Text:
+        """The text it was trained on: `splits`, `vocabulary`, `tokenizer`. Raises UserError where that was none."""
+        if self.session.source.text is None:
+            raise UserError(f"{self.folder}: trained on no text of its own; see `example` for rows of tokens.")
+        return self.session.source.text
+
+    def tokens(self, text: str) -> Tokens:
+        """A text as one row of tokens."""
+        return np.asarray(encode(self.text.tokenizer, text), np.int32)[None]
+
+    def generate(self, prompt: str = "", **asked: Any) -> str:
+        """A prompt and what the model writes after it; `asked` are keys of `config.generate`, such as `tokens=100`."""
+        config = ConfigDict(self.config.to_dict())
+        config.generate.update(asked)
+        _ = self.text
+        return "".join(prompts.generate(self.session, config, self.variables, prompt))
 
     def example(self, length: int) -> Tokens:
         """A text that training has not seen, of a length that is measured."""
