@@ -265,6 +265,7 @@ RECIPES: dict[tuple[str, str], dict[str, dict]] = {
         for model, whole in MODELS.items()
         if "max_length" in whole["kwargs"]
     },
+    ("luong_location", "tfds"): {"kwargs": {"score": "location:longest=128"}},
     ("transformer_tiny", "multi30k"): {
         "kwargs": {"dropout_sites": ("embeddings", "residual", "attention", "hidden")},
         "data": {"vocabulary": 10000, "batch_tokens": 2048},

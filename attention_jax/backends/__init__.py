@@ -51,17 +51,19 @@ def attend(
     value: Float[Array, "*#batch k v"],
     **asked: Any,
 ) -> Attended:
-    """`ops.pooling.attend` by the backend that `name` names; `asked` are its keywords, and `with_weights`.
+    """`ops.pooling.attend` by the backend that `name` names, or "auto"; `asked` are its keywords, and `with_weights`.
 
     Raises ValueError for what that backend cannot do.
     """
     attention = attention_of(**asked)
-    require(name, attention)
-    return make_backend(name).attend(query, key, value, attention)
+    chosen = choose(name, [attention], key.shape[-2])
+    return make_backend(chosen).attend(query, key, value, attention)
 
 
 def require(name: str, attention: Attention) -> None:
-    """Raise ValueError where a backend cannot do what is asked."""
+    """Raise ValueError where a backend cannot do what is asked; of "auto", the `reference` one always can."""
+    if name == AUTO:
+        return
     reason = make_backend(name).refusal(attention)
     if reason:
         raise ValueError(f"backend={name!r}: {reason}; backend='reference' can.")

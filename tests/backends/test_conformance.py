@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from conformance import AXES, Cell, acceptance, covering, refusal, verdict
+from backends.conformance import AXES, Cell, acceptance, covering, refusal, verdict
 from support import ROOT
 
 from attention_jax.backends import chunked
