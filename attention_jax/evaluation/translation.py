@@ -37,8 +37,8 @@ def losses(rows: RowLosses, words: int) -> dict[str, float]:
 
     `words` counts the words of the same targets, ends included, or is 0 where they are not known.
     """
-    total, count = rows.nats.sum(), rows.tokens.sum()
-    found = {"loss": float(total / count), "perplexity": _exp(total / count)}
+    total, count = float(rows.nats.sum()), float(rows.tokens.sum())
+    found = {"loss": total / count, "perplexity": _exp(total / count)}
     return found | ({"perplexity_per_word": _exp(total / words)} if words else {})
 
 
@@ -46,7 +46,7 @@ def perplexity_by_length(lengths: Sequence[int], rows: RowLosses, groups: Groups
     """Perplexity a target token of the pairs in each group, by the number of source words of every pair."""
     words = np.asarray(lengths)
     members = {name: (low <= words) & (words <= high) for name, (low, high) in groups.items()}
-    return {name: _exp(rows.nats[one].sum() / rows.tokens[one].sum()) for name, one in members.items() if one.any()}
+    return {name: _exp(float(rows.nats[one].sum()) / float(rows.tokens[one].sum())) for name, one in members.items() if one.any()}
 
 
 def gather_rows(program: Callable[[Batch], Any], batches: Batches) -> list[np.ndarray]:
