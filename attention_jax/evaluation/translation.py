@@ -46,7 +46,11 @@ def perplexity_by_length(lengths: Sequence[int], rows: RowLosses, groups: Groups
     """Perplexity a target token of the pairs in each group, by the number of source words of every pair."""
     words = np.asarray(lengths)
     members = {name: (low <= words) & (words <= high) for name, (low, high) in groups.items()}
-    return {name: _exp(float(rows.nats[one].sum()) / float(rows.tokens[one].sum())) for name, one in members.items() if one.any()}
+    return {
+        name: _exp(float(rows.nats[one].sum()) / float(rows.tokens[one].sum()))
+        for name, one in members.items()
+        if one.any()
+    }
 
 
 def gather_rows(program: Callable[[Batch], Any], batches: Batches) -> list[np.ndarray]:
