@@ -256,7 +256,11 @@ def test_a_profile_is_written_when_asked_for(tmp_path, launcher):
 
 @pytest.mark.slow
 def test_a_sentence_is_translated_wherever_the_model_has_room_and_refused_by_its_line_where_not(launcher, tmp_path):
-    room = {"config": "configs/nmt.py:luong_location,tsv", "model__kwargs__max_length": 14, "train__steps": 2}
+    room = {
+        "config": "configs/nmt.py:luong_location,tsv",
+        "model__kwargs__score": "location:longest=14",
+        "train__steps": 2,
+    }
     assert launcher.run(tmp_path / "w", evaluate__examples=1, **room).returncode == 0
     (tmp_path / "in.txt").write_text("a cat .\n" + "cat " * 13 + "\n" + "cat " * 14 + "\n")
     flags = ("--mode=translate", f"--input={tmp_path / 'in.txt'}")
