@@ -119,8 +119,8 @@ def _step(job: Job, block: Queries, counts: Array | None, running: Running, keys
     below = jnp.where(allowed, scores - jnp.where(jnp.isfinite(peak), peak, 0), 0)
     weights = jnp.where(allowed, stream.share(below, None if counts is None else align_ranks(below, counts)[1]), 0)
     total = running.total * decay + jnp.sum(weights, axis=-1, keepdims=True)
-    if relative.window is not None:
-        weights = jnp.multiply(*align_ranks(weights, relative.window(relative.params, block.places, keys.places)))
+    if relative.falloff is not None:
+        weights = jnp.multiply(*align_ranks(weights, relative.falloff(relative.params, block.places, keys.places)))
     kept = drop(weights, job.attention.dropout, (block.indices[0], keys.indices[0]))
     found = jnp.einsum(
         "...qk,...kv->...qv", kept.astype(keys.value.dtype), keys.value, preferred_element_type=total.dtype

@@ -16,7 +16,7 @@ from attention_jax.modules.recurrent import RecurrentCell, RecurrentEncoder
 from attention_jax.ops.attention import Attended, Relative, Replacement
 from attention_jax.ops.cache import Cache
 from attention_jax.ops.dropout import Dropout, drop, multiplier
-from attention_jax.ops.local import gaussian_window, predicted_centre
+from attention_jax.ops.local import gaussian_falloff, predicted_centre
 from attention_jax.ops.masking import combine, near_mask, valid_lens_mask
 from attention_jax.ops.recurrent import CELLS, CellWeights, State, stacked_step
 from attention_jax.ops.scoring import Projected, Score
@@ -301,7 +301,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         projected, known = self._projected(), valid_lens_mask(memory.lengths, memory.keys.shape[-2])
 
         def look(query, word):
-            near, relative = self._window(query, word, memory)
+            near, relative = self._local(query, word, memory)
             found = backends.attend(
                 "reference" if with_weights else self.backend,
                 _times(query, projected.w_q)[:, None],
@@ -322,8 +322,8 @@ class RecurrentTranslator(nn.Module, kw_only=True):
 
         return look
 
-    def _window(self, query: Float[Array, "batch h"], word: Word, memory: Memory) -> tuple[Any, Relative]:
-        """The mask of the keys near the word's centre, and what the window does to their weights."""
+    def _local(self, query: Float[Array, "batch h"], word: Word, memory: Memory) -> tuple[Any, Relative]:
+        """The mask of the keys in the word's window, and how their weights fall off from its centre."""
         if self.span == "global":
             return None, Relative()
         centre, keys = word.position[:, None].astype(jnp.float32), memory.keys.shape[-2]
@@ -331,9 +331,9 @@ class RecurrentTranslator(nn.Module, kw_only=True):
             return near_mask(centre, self.window, keys), Relative()
         w_p, v_p = (array.astype(self.dtype) for array in self.centre_params)
         centre = predicted_centre(query[:, None], memory.lengths, w_p, v_p)
-        places = jnp.arange(keys, dtype=centre.dtype)[None]
-        window = Relative(window=gaussian_window, params=self.window, queries=centre, keys=places)
-        return near_mask(centre, self.window, keys), window
+        positions = jnp.arange(keys, dtype=centre.dtype)[None]
+        relative = Relative(falloff=gaussian_falloff, params=self.window, queries=centre, keys=positions)
+        return near_mask(centre, self.window, keys), relative
 
     def _projected(self) -> Projected:
         found = self._score.projected(self.hidden, *(array.astype(self.dtype) for array in self.score_params))

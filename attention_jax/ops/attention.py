@@ -12,15 +12,16 @@ from attention_jax.ops.scoring import SCORES, Score
 
 
 class Relative(NamedTuple):
-    """What the places of queries and keys do, for any block of them; each part is None where it does nothing.
+    """How attention depends on the positions of queries and keys; a part that is None does nothing.
 
-    `queries` [..., Q] and `keys` [..., K] are their places. `bias(params, query, queries, keys)` [..., Q, K] is added
-    to scores; `window(params, queries, keys)` [..., Q, K] ≥ 0 multiplies weights, which are not divided again;
-    `mix(params, weights, queries, keys)` [..., Q, V], linear in the weights, is added to the pooled values.
+    `queries` [..., Q] and `keys` [..., K] are positions; a backend calls the functions with any block of them.
+    `bias(params, query, queries, keys)` [..., Q, K] is added to the scores. `falloff(params, queries, keys)`
+    [..., Q, K] ≥ 0 multiplies the weights, which are not normalised again. `mix(params, weights, queries, keys)`
+    [..., Q, V], linear in the weights, is added to the pooled values.
     """
 
     bias: Callable[..., Array] | None = None
-    window: Callable[..., Array] | None = None
+    falloff: Callable[..., Array] | None = None
     mix: Callable[..., Array] | None = None
     params: Any = ()
     queries: Any = None

@@ -1,4 +1,4 @@
-"""Local attention: where its window stands, and how its weights fall off (the mask is `masking.near_mask`)."""
+"""Local attention: the centre of its window, and how weights fall off from there (its mask is `masking.near_mask`)."""
 
 import jax
 import jax.numpy as jnp
@@ -14,18 +14,18 @@ def predicted_centre(
     w_p: Float[Array, "d h"],
     v_p: Float[Array, " h"],
 ) -> Float[Array, "*batch q"]:
-    """p = S σ(v_pᵀ tanh(W_p q)), a place among the first S = `lengths` keys (Luong et al. 2015, eq. 9)."""
+    """p = S σ(v_pᵀ tanh(W_p q)), a position among the first S = `lengths` keys (Luong et al. 2015, eq. 9)."""
     require_shape("w_p", w_p, (query.shape[-1], v_p.shape[-1]), f"query is {query.shape}, v_p {v_p.shape}")
     fraction = jax.nn.sigmoid(dot(jnp.tanh(dot(query, w_p.T)), v_p[None, :]))[..., 0]
     return jnp.multiply(*align_ranks(fraction, lengths[..., None]))
 
 
-def gaussian_window(
-    width: float, centres: Float[Array, "*batch q"], places: Float[Array, "*#batch k"]
+def gaussian_falloff(
+    width: float, centres: Float[Array, "*batch q"], positions: Float[Array, "*#batch k"]
 ) -> Float[Array, "*batch q k"]:
-    """exp(−(s − p)² / 2σ²), σ = width / 2, of keys at s and a centre p (Luong et al. 2015, eq. 10).
+    """exp(−(s − p)² / 2σ²), σ = width / 2, for a key at position s and a centre p (Luong et al. 2015, eq. 10).
 
-    As the `window` of a `Relative` it multiplies weights that are not divided again, so that the gradient reaches p.
+    It is the `falloff` of a `Relative`: the weights are not normalised again, so that the gradient reaches p.
     """
-    distance = jnp.subtract(*align_ranks(places[..., None, :], centres[..., :, None]))
+    distance = jnp.subtract(*align_ranks(positions[..., None, :], centres[..., :, None]))
     return jnp.exp(-jnp.square(distance) / (2 * (width / 2) ** 2))

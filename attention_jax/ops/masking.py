@@ -57,7 +57,7 @@ def causal_mask(num_queries: int, num_keys: int, offset: int | Int[Array, "*batc
 def window_mask(
     num_queries: int, num_keys: int, window: int | Int[Array, "*batch"], offset: int | Int[Array, "*batch"] = 0
 ) -> MaskRule:
-    """Attend to keys at most `window` places away on either side: |q + offset − k| ≤ window."""
+    """Attend to keys at most `window` positions away, on either side: |q + offset − k| ≤ window."""
     return MaskRule(_near, (jnp.asarray(window), jnp.asarray(offset)), num_queries, num_keys)
 
 
@@ -82,7 +82,7 @@ def keys_mask(valid: Bool[Array, "*batch k"]) -> MaskRule:
 
 
 def near_mask(centre: Float[Array, "*batch q"], window: float, num_keys: int) -> MaskRule:
-    """Attend to keys at most `window` places from each query's centre, which may lie between two of them."""
+    """Attend to keys at most `window` positions from each query's centre, which need not be a whole number."""
     if window < 1:
         raise ValueError(f"window={window}: needs 1 or more.")
     return MaskRule(_near_centre, (jnp.asarray(centre), jnp.asarray(window)), centre.shape[-1], num_keys)

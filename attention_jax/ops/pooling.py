@@ -107,10 +107,10 @@ def _weights(query: Array, key: Array, attention: Attention) -> Weights:
         bias = relative.bias(relative.params, query, relative.queries, relative.keys)
         scores = jnp.add(*align_ranks(scores, bias))
     weights = attention.normalizer.apply(scores, attention.mask, *attention.normalizer_params)
-    if relative.window is None:
+    if relative.falloff is None:
         return weights
-    window = relative.window(relative.params, relative.queries, relative.keys)
-    return jnp.multiply(*align_ranks(weights, window.astype(weights.dtype)))
+    falloff = relative.falloff(relative.params, relative.queries, relative.keys)
+    return jnp.multiply(*align_ranks(weights, falloff.astype(weights.dtype)))
 
 
 def kernel_regression(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax.ops.attention import Relative
-from attention_jax.ops.local import gaussian_window, predicted_centre
+from attention_jax.ops.local import gaussian_falloff, predicted_centre
 from attention_jax.ops.masking import combine, near_mask, valid_lens_mask
 from attention_jax.ops.pooling import attend_with_weights
 
@@ -18,7 +18,7 @@ CENTRE = 8 * jax.random.uniform(KEYS[3], (2, 3, 5))
 def local(centre, window, mask=None, is_gaussian=False):
     relative = Relative()
     if is_gaussian:
-        relative = Relative(window=gaussian_window, params=window, queries=centre, keys=jnp.arange(9.0))
+        relative = Relative(falloff=gaussian_falloff, params=window, queries=centre, keys=jnp.arange(9.0))
     return attend_with_weights(QUERY, KEY, VALUE, mask=combine(near_mask(centre, window, 9), mask), relative=relative)
 
 
