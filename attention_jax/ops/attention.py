@@ -1,4 +1,4 @@
-"""The record of what attention computes, whichever model asks for it and whichever backend answers."""
+"""The record of what attention computes, the same for every model and every backend."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -29,17 +29,17 @@ class Relative(NamedTuple):
 
 
 class Replacement(NamedTuple):
-    """Weights that stand in for those computed, where `chosen` broadcasts to them as true: other heads keep theirs."""
+    """Weights to use instead of those computed, where `chosen` is true; other heads keep their own."""
 
     chosen: Bool[Array, "*#batch 1 1"]
     weights: Float[Array, "*#batch q k"]
 
 
 class Attention(NamedTuple):
-    """normalise(score(q, k) + bias) over the keys that the mask allows, dropped, and the values pooled by it.
+    """What attention computes: Σ_i dropout(α)_i v_i with α = normalise(score(q, k) + bias) over the keys of the mask.
 
-    Axes before the last two of every array are batch axes. `replacement` takes the place of the weights before dropout,
-    and `with_weights` asks for them.
+    All axes before the last two are batch axes. `replacement` changes the weights before dropout. `with_weights` asks
+    for the weights beside the values.
     """
 
     score: Score = SCORES["scaled_dot"]
@@ -59,23 +59,23 @@ class Attention(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """The pooled values, and the weights before dropout where they were asked for."""
+    """The pooled values, and the weights before dropout if they were asked for, else None."""
 
     values: Float[Array, "*batch q v"]
     weights: Float[Array, "*batch q k"] | None
 
 
 def require_fitting(attention: Attention, score: str, normalize: str) -> None:
-    """Raise ValueError where a score and a normalizer of those names do not go together."""
+    """Raise ValueError for a normalizer of weights ≥ 0 with scores that may be negative; the texts name the two."""
     if not attention.normalizer.of_weights:
         return
     if not attention.score.is_weight:
         raise ValueError(
-            f"normalize={normalize!r} divides weights ≥ 0, and score={score!r} may be negative: "
-            "choose normalize='softmax', or score='kernel:name=epanechnikov,width=2'."
+            f"normalize={normalize!r}: needs weights of 0 or more, and score={score!r} may be negative. "
+            "Choose normalize='softmax', or score='kernel:name=epanechnikov,width=2'."
         )
     if attention.has_bias:
         raise ValueError(
-            f"normalize={normalize!r} divides weights ≥ 0, and a position encoding that adds to scores may make them "
-            "negative: choose normalize='softmax', or positions that add nothing to scores."
+            f"normalize={normalize!r}: needs weights of 0 or more, and a position encoding that adds a bias may make "
+            "them negative. Choose normalize='softmax', or positions without a bias."
         )

@@ -1,4 +1,4 @@
-"""What a decoder carries from word to word."""
+"""The state that a decoder carries from token to token."""
 
 from typing import Any, NamedTuple
 
@@ -8,10 +8,10 @@ from jaxtyping import Array, Float, Int
 
 
 class Cache(NamedTuple):
-    """An explicit pytree, batch first in every leaf.
+    """A pytree whose leaves all have the batch first.
 
-    `memory` is the encoder's, never written to, and shared by the hypotheses of a sentence; `state` is each
-    hypothesis's own; `cursor` counts the words that a hypothesis has read.
+    `memory` comes from the encoder; it is only read, and the hypotheses of a sentence share it. `state` is each
+    hypothesis's own, and `cursor` counts the tokens that a hypothesis has read.
     """
 
     memory: Any
@@ -20,12 +20,12 @@ class Cache(NamedTuple):
 
 
 def within_room(x: Float[Array, "batch ..."], cursor: Int[Array, " batch"], room: int) -> Float[Array, "batch ..."]:
-    """x of the texts whose next word the cache has room for; NaN of the others, never silently wrong."""
+    """x for texts whose next token fits into the cache, and NaN for the others, which would be wrong."""
     return jnp.where((cursor < room).reshape(-1, *(1,) * (x.ndim - 1)), x, jnp.nan)
 
 
 def grown(cache: Cache, memory: Any) -> Cache:
-    """The cache with as much room as its new `memory` `[batch, room]`; rooms are the last axis but one of the state."""
+    """The cache with the room of its new `memory` `[batch, room]`; the state's leaves are `[..., room, features]`."""
     more = memory.shape[-1] - cache.memory.shape[-1]
     widened = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0),) * (leaf.ndim - 2) + ((0, more), (0, 0))), cache.state)
     return Cache(memory, widened, cache.cursor)

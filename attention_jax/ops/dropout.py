@@ -1,8 +1,8 @@
 """Dropout whose mask is a hash of a key and of logical indices, and whose rate may be traced.
 
-Threefry bits cost a fifth of a training step on a CPU; a hashed counter costs a few integer
-operations an element. Because an element's fate depends on its index alone, any blocking of the
-same array draws the same mask.
+Threefry bits cost a fifth of a training step on a CPU; a hash costs a few integer operations for each
+element. Whether an element is dropped depends on its index alone, so that an array that is computed in
+blocks, of any size, gets the same mask.
 """
 
 from typing import NamedTuple
@@ -16,18 +16,21 @@ _BITS = 24  # a float32 holds every integer up to 2^24, so that the threshold is
 
 
 class Dropout(NamedTuple):
-    """A random key and the probability of dropping an element, 0 ≤ rate < 1; `None` is evaluation."""
+    """A random key and the probability of dropping an element, 0 ≤ rate < 1. Evaluation has None instead."""
 
     key: Key[Array, ""]
     rate: Rate
 
-    def fold(self, site: int | Array) -> "Dropout":
-        """The same rate with a key of its own, for another site or time step."""
-        return Dropout(jax.random.fold_in(self.key, site), self.rate)
+    def fold(self, number: int | Array) -> "Dropout":
+        """The same rate with another key, for the site or time step of that number."""
+        return Dropout(jax.random.fold_in(self.key, number), self.rate)
 
 
 def drop(x: Float[Array, "..."], dropout: Dropout | None, start: tuple[int | Array, ...] = ()) -> Float[Array, "..."]:
-    """x · keep / (1 − rate) (Srivastava et al. 2014, §10: scaled in training); x itself without dropout."""
+    """x · keep / (1 − rate) (Srivastava et al. 2014, §10: scaled in training); x itself if `dropout` is None.
+
+    `start` is the logical index of x's first element on the last axes, where x is a block of a larger array.
+    """
     if dropout is None:
         return x
     return x * multiplier(dropout, x.shape, x.dtype, start)
@@ -36,20 +39,20 @@ def drop(x: Float[Array, "..."], dropout: Dropout | None, start: tuple[int | Arr
 def multiplier(
     dropout: Dropout, shape: tuple[int, ...], dtype=jnp.float32, start: tuple[int | Array, ...] = ()
 ) -> Float[Array, "..."]:
-    """What `drop` multiplies by: 0 where dropped, 1 / (1 − rate) where kept."""
+    """The factor of `drop`: 0 for dropped elements, 1 / (1 − rate) for kept ones."""
     rate = jnp.asarray(dropout.rate, jnp.float32)
     scale = jnp.where(rate < 1, 1 / jnp.where(rate < 1, 1 - rate, 1), 0)
     return jnp.where(keep(dropout, shape, start), scale, 0).astype(dtype)
 
 
 def keep(dropout: Dropout, shape: tuple[int, ...], start: tuple[int | Array, ...] = ()) -> Bool[Array, "..."]:
-    """Which elements stay. `start` holds the logical index of the first element on the last axes."""
+    """Which elements are kept; `start` is as in `drop`."""
     threshold = (jnp.asarray(dropout.rate, jnp.float32) * (1 << _BITS)).astype(jnp.uint32)
     return (hashed(dropout.key, shape, start) >> (32 - _BITS)) >= threshold
 
 
 def hashed(key: Key[Array, ""], shape: tuple[int, ...], start: tuple[int | Array, ...] = ()) -> UInt32[Array, "..."]:
-    """32 hashed bits an element, from the key and the element's index along every axis."""
+    """32 hashed bits for each element, from the key and the element's index along every axis."""
     starts = (0,) * (len(shape) - len(start)) + tuple(start)
     bits = jnp.zeros((1,) * len(shape), jnp.uint32)
     for word in jax.random.key_data(key).ravel():

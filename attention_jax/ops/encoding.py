@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Key
 
-EVERYWHERE = ("encoder", "decoder")  # self-attention; the indices of two texts have no distance, so never "cross"
+SELF_ATTENTION = ("encoder", "decoder")  # never "cross": positions in two texts have no distance
 
 
 class Spec(NamedTuple):
-    """What an encoding's parameters depend on; `is_causal` where keys come before their query."""
+    """What an encoding's parameters depend on; `is_causal`: no key comes after its query."""
 
     width: int
     heads: int
@@ -21,9 +21,11 @@ class Spec(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """A position encoding. Bias and mix have heads at axis −3, which queries and weights have too.
+    """A position encoding: pure functions of explicit positions; a part that it does not have is None.
 
-    `max_length(spec)` is the longest text that it can place, None where there is no bound.
+    `kinds` are the kinds of attention that it is defined for. `bias` and `mix` have heads at axis −3, as their queries
+    and weights do. `max_length(spec)` is the longest text that it has positions for, None where any length will do.
+    `even` names the size of `Spec` that must be even, "width" or "head_size".
     """
 
     init: Callable[[Key[Array, ""], Spec], Any] = lambda key, spec: {}
@@ -32,14 +34,14 @@ class Encoding:
     bias: Callable[[Any, Array, Array, Array], Array] | None = None  # (params, query, q_positions, k_positions)
     mix: Callable[[Any, Array, Array, Array], Array] | None = None  # (params, weights, q_positions, k_positions)
     sample_positions: Callable[[Key[Array, ""], int], Array] | None = None  # (key, length) → rising positions
-    sites: tuple[str, ...] = EVERYWHERE
+    kinds: tuple[str, ...] = SELF_ATTENTION
     is_shared: bool = True  # whether layers share the parameters
     max_length: Callable[[Spec], int | None] = lambda spec: None
-    even: str = ""  # "width" or "head_size", where that must be even
+    even: str = ""
 
 
 def require_least(**least: tuple[Any, float]) -> None:
-    """Raise ValueError for an option that is no number, or less than it may be."""
+    """Raise ValueError for an option that is no number or is below its least value; `least`: name=(value, least)."""
     for name, (value, at_least) in least.items():
         if not isinstance(value, (int, float)) or value < at_least:
             raise ValueError(f"{name}={value!r}: needs a number, {at_least:g} or more.")

@@ -1,7 +1,7 @@
 """Kernels of Nadaraya–Watson regression: how much a neighbour at a scaled distance counts.
 
-A kernel maps the scaled distance u = ‖q − k‖ / width to a weight ≥ 0; the weights of one query are
-divided by their sum, not exponentiated (Nadaraya 1964; Watson 1964). Constant factors cancel there.
+A kernel maps the scaled distance u = ‖q − k‖ / width to a weight ≥ 0. The weights of a query are divided by
+their sum, without an exponential (Nadaraya 1964; Watson 1964); constant factors of a kernel cancel.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops.masking import Mask, masked_normalize, masked_softmax
-from attention_jax.ops.shapes import align_ranks, require_batch, require_same_size
+from attention_jax.ops.shapes import align_ranks, require_batch, require_choice, require_same_size
 
 Distance = Float[Array, "..."]
 
@@ -47,7 +47,7 @@ def constant(u: Distance) -> Distance:
 
 
 class Kernel(NamedTuple):
-    """A kernel and, where its support is unbounded, its logarithm, so that far neighbours never underflow."""
+    """A kernel, and its logarithm if its support is unbounded: weights of far neighbours then do not underflow."""
 
     apply: Callable[[Distance], Distance]
     log: Callable[[Distance], Distance] | None = None
@@ -67,8 +67,8 @@ def scaled_distance(
 ) -> Float[Array, "*batch q k"]:
     """‖(q − k) / width‖, exact for close neighbours, with a zero gradient where q = k.
 
-    `width` is a number, or one for each coordinate `[..., D]`. Differences are formed one by one
-    ([..., D, Q, K]), in float32: made for the low dimensions of kernel regression; `scoring.gaussian` is not.
+    `width` is a number, or one for each coordinate `[..., D]`. All differences `[..., D, Q, K]` are formed, in float32:
+    this is for the few dimensions of kernel regression; for many, `scoring.gaussian` forms none.
     """
     require_batch(query=query, key=key)
     require_same_size(-1, query=query, key=key)
@@ -80,7 +80,7 @@ def scaled_distance(
     difference_DxQxK = jnp.moveaxis(query, -1, -2)[..., :, None] - jnp.moveaxis(key, -1, -2)[..., None, :]
     difference_DxQxK, width = align_ranks(difference_DxQxK, width[..., None, None])
     squared = jnp.sum(jnp.square(difference_DxQxK / width), axis=-3)
-    # A branch on squared == 0 would not do: the compiler may compute it twice, rounded differently.
+    # No branch on squared == 0: the compiler may compute `squared` twice, rounded differently.
     return jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).tiny))
 
 
@@ -94,12 +94,11 @@ def kernel_weights(
 ) -> Float[Array, "*batch q k"]:
     """K(‖q − k_i‖ / width) / Σ_j K(‖q − k_j‖ / width) (Nadaraya 1964, eq. 3; Watson 1964).
 
-    A query with no neighbour inside a compact kernel gets `empty`: "mean" (equal weights on the keys
-    that `mask` allows) or "zeros"; with nothing allowed it gets zeros. Raises ValueError for an
-    unknown kernel.
+    `empty` is for a query with no neighbour inside a compact kernel: "mean" gives equal weights to the keys that `mask`
+    allows, "zeros" gives zeros. A query that may attend to no key always gets zeros. Raises ValueError for an unknown
+    kernel.
     """
-    if kernel not in KERNELS:
-        raise ValueError(f"no kernel {kernel!r}: choose one of {', '.join(KERNELS)}.")
+    require_choice("kernel", kernel, tuple(KERNELS))
     u = scaled_distance(query, key, width)
     chosen = KERNELS[kernel]
     if chosen.log is not None:

@@ -1,4 +1,4 @@
-"""Losses as sums with their counts: parts of a batch add up, and only the reader divides."""
+"""Losses as sums with their counts: sums over parts of a batch add up, and a mean is taken only at the end."""
 
 import functools
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from attention_jax.ops.shapes import require_shape
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["total", "count"], meta_fields=[])
 @dataclass(frozen=True)
 class Sums:
-    """A total and the number of things it is the total of."""
+    """A total, and the number of terms in it."""
 
     total: Float[Array, "..."]
     count: Float[Array, "..."]
 
     def mean(self) -> Float[Array, "..."]:
-        """total / count, and 0 where nothing was counted."""
+        """total / count; 0 if nothing was counted."""
         return self.total / jnp.maximum(self.count, 1)
 
 
@@ -29,10 +29,10 @@ def cross_entropy(
     weights: Bool[Array, "*batch"] | None = None,
     label_smoothing: Float[Array, ""] | float = 0.0,
 ) -> Sums:
-    """Σ −(1 − ε) log p(label) − ε/V Σ_v log p(v), in nats, and the number of labels that `weights` keeps.
+    """Σ −(1 − ε) log p(label) − ε/V Σ_v log p(v) in nats, over the labels that `weights` keeps, and their number.
 
-    ε is label smoothing (Szegedy et al. 2016, §7). Accumulates in float32. Raises ValueError where
-    the labels or weights do not have the logits' leading axes.
+    ε is label smoothing (Szegedy et al. 2016, §7). Accumulates in float32. Raises ValueError for labels or weights
+    without the logits' leading axes.
     """
     require_shape("labels", labels, logits.shape[:-1], f"logits are {logits.shape}")
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))

@@ -1,9 +1,9 @@
 """Masks: who may attend to whom, and the softmax that respects it.
 
-A mask is boolean, True = may attend, and broadcasts to the scores `[..., Q, K]`: it has as many batch axes
-as they have, some perhaps of size 1, or none. One of a batch is not one of heads by accident. It is either an
-array or a `MaskRule`, an elementwise rule over query and key indices, from which any block can be
-made without ever holding the whole. Every constructor here gives a rule; `materialize` the array.
+A mask is boolean, True = may attend, and broadcasts to the scores `[..., Q, K]`. It has no batch axes, or as many as
+the scores, some perhaps of size 1: an axis of examples is never taken for one of heads. A mask is an array or a
+`MaskRule`, a function of query and key indices, of which any block can be made without the whole. The constructors
+below give rules; `materialize` makes the array.
 """
 
 import functools
@@ -23,9 +23,9 @@ from attention_jax.ops.shapes import align_ranks, require_batch_count, require_b
 )
 @dataclass(frozen=True)
 class MaskRule:
-    """`rule(query_index, key_index, *arrays)` → may attend, elementwise over broadcast integer indices.
+    """`rule(query_index, key_index, *arrays)` → may attend, elementwise over integer indices that broadcast.
 
-    `num_queries` is None where the rule is the same for every query.
+    `num_queries` is None for a rule that is the same for every query.
     """
 
     rule: Callable
@@ -34,7 +34,7 @@ class MaskRule:
     num_keys: int
 
     def block(self, query_index: Int[Array, " q"], key_index: Int[Array, " k"]) -> Bool[Array, "*batch q k"]:
-        """The mask of some queries and some keys alone."""
+        """The mask for these queries and keys alone."""
         return self.rule(query_index[:, None], key_index[None, :], *self.arrays)
 
 
@@ -42,7 +42,7 @@ Mask = MaskRule | Bool[Array, "*batch q k"]
 
 
 def valid_lens_mask(lengths: Int[Array, "*batch"], num_keys: int, *, per_query: bool = False) -> MaskRule:
-    """Attend to the first `lengths` keys: `[...] → [..., 1, K]`; per query, `[..., Q] → [..., Q, K]`."""
+    """Attend to the first `lengths` keys: `[...] → [..., 1, K]`, or with `per_query` `[..., Q] → [..., Q, K]`."""
     lengths = jnp.asarray(lengths)
     if per_query:
         return MaskRule(_within_query_length, (lengths,), lengths.shape[-1], num_keys)
@@ -50,7 +50,7 @@ def valid_lens_mask(lengths: Int[Array, "*batch"], num_keys: int, *, per_query: 
 
 
 def causal_mask(num_queries: int, num_keys: int, offset: int | Int[Array, "*batch"] = 0) -> MaskRule:
-    """Attend to keys at or before the query: k ≤ q + offset (`offset` = keys already in a cache)."""
+    """Attend to keys at or before the query: k ≤ q + offset, with `offset` keys in a cache before the first query."""
     return MaskRule(_causal, (jnp.asarray(offset),), num_queries, num_keys)
 
 
@@ -64,12 +64,12 @@ def window_mask(
 def prefix_mask(
     num_queries: int, num_keys: int, prefix: int | Int[Array, "*batch"], offset: int | Int[Array, "*batch"] = 0
 ) -> MaskRule:
-    """Attend to the first `prefix` keys, and causally beyond them (prefix language model)."""
+    """Attend to the first `prefix` keys, and beyond them to keys at or before the query (prefix language model)."""
     return MaskRule(_prefix, (jnp.asarray(prefix), jnp.asarray(offset)), num_queries, num_keys)
 
 
 def segment_mask(query_segments: Int[Array, "*batch q"], key_segments: Int[Array, "*batch k"]) -> MaskRule:
-    """Attend within one segment of a packed row: segment of q = segment of k."""
+    """Attend to keys of the query's own segment in a packed row."""
     arrays = (jnp.asarray(query_segments), jnp.asarray(key_segments))
     if arrays[0].shape[:-1] != arrays[1].shape[:-1]:
         raise ValueError(f"query_segments {arrays[0].shape} and key_segments {arrays[1].shape} differ in batch axes.")
@@ -77,7 +77,7 @@ def segment_mask(query_segments: Int[Array, "*batch q"], key_segments: Int[Array
 
 
 def keys_mask(valid: Bool[Array, "*batch k"]) -> MaskRule:
-    """Attend to the keys that are `valid`, such as those that are not padding: `[..., K] → [..., 1, K]`."""
+    """Attend to the keys that are `valid` (not padding): `[..., K] → [..., 1, K]`."""
     return MaskRule(_valid, (jnp.asarray(valid),), None, valid.shape[-1])
 
 
@@ -89,7 +89,7 @@ def near_mask(centre: Float[Array, "*batch q"], window: float, num_keys: int) ->
 
 
 def with_axes(mask: Mask, count: int) -> Mask:
-    """The mask with `count` axes of size 1 before its queries, for heads: `[..., Q, K] → [..., 1, Q, K]`.
+    """The mask with `count` axes of size 1, for heads, before its queries: `[..., Q, K] → [..., 1, Q, K]`.
 
     A rule stays a rule.
     """
@@ -100,7 +100,7 @@ def with_axes(mask: Mask, count: int) -> Mask:
 
 
 def combine(*masks: Mask | None) -> Mask | None:
-    """The mask that every given mask allows, ranks aligned; a rule where all are rules, else an array."""
+    """The mask of what all of them allow, None if none is given: a rule if all are rules, else an array."""
     present = tuple(mask for mask in masks if mask is not None)
     if len(present) < 2:
         return present[0] if present else None
@@ -111,7 +111,7 @@ def combine(*masks: Mask | None) -> Mask | None:
 
 
 def as_rule(mask: Mask | None, num_queries: int, num_keys: int) -> MaskRule:
-    """The mask as a rule: itself, one that looks an array up, or for None one that allows all keys."""
+    """The mask as a rule: of an array, a rule that looks it up; of None, a rule that allows all keys."""
     if isinstance(mask, MaskRule):
         return mask
     if mask is None:
@@ -129,7 +129,7 @@ def materialize(mask: Mask) -> Bool[Array, "*batch q k"]:
 
 
 def masked_softmax(scores: Float[Array, "*batch q k"], mask: Mask | None = None) -> Float[Array, "*batch q k"]:
-    """Softmax over the keys that `mask` allows; a query that may attend to nothing gets zeros.
+    """Softmax over the keys that `mask` allows; a query that may attend to no key gets zeros.
 
     α_i = m_i exp(a_i) / Σ_j m_j exp(a_j), accumulated in float32. Gradients are finite for every mask.
     """
@@ -143,9 +143,9 @@ def masked_softmax(scores: Float[Array, "*batch q k"], mask: Mask | None = None)
 def masked_normalize(
     weights: Float[Array, "*batch q k"], mask: Mask | None = None, empty: str = "zeros"
 ) -> Float[Array, "*batch q k"]:
-    """Non-negative weights divided by their sum over the keys that `mask` allows: w_i / Σ_j w_j.
+    """w_i / Σ_j w_j over the keys that `mask` allows, of weights ≥ 0.
 
-    A query whose weights are all zero gets `empty`: "zeros", or "mean", equal weights on its keys.
+    If all weights of a query are zero, `empty` decides: "zeros", or "mean", equal weights on the keys that are allowed.
     """
     if empty not in ("zeros", "mean"):
         raise ValueError(f"empty={empty!r}: choose 'zeros' or 'mean'.")
@@ -159,7 +159,10 @@ def masked_normalize(
 
 
 def with_mask(scores: Array, mask: Mask | None) -> tuple[Array, Array]:
-    """Scores in float32 or more, and where the mask allows them, of the same rank; ValueError where they do not fit."""
+    """Scores in float32 or more, and which of them the mask allows, with equal ranks.
+
+    Raises ValueError for shapes that do not fit.
+    """
     scores_f32 = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     if mask is None:
         return scores_f32, jnp.ones((1,) * scores.ndim, bool)
@@ -231,7 +234,7 @@ def _compare(operation: Callable, a: Array, b: Array) -> Array:
 
 
 def _aligned(*parts: Array) -> tuple[Array, ...]:
-    """`align_ranks` of what says the same for the whole batch, or has as many batch axes as the others."""
+    """`align_ranks` of parts that have no batch axes, or as many as the others."""
     largest = max(parts, key=jnp.ndim)
     for part in parts:
         require_batch_count("mask", jnp.shape(part), "others", jnp.shape(largest))

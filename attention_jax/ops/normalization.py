@@ -25,7 +25,7 @@ def rms_norm(x: Float[Array, "*batch d"], gain: Float[Array, " d"]) -> Array:
 def batch_moments(
     x: Float[Array, "*batch t d"], valid: Bool[Array, "*batch t"]
 ) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-    """Mean and variance of each feature over the tokens that are not padding, in float32."""
+    """Mean and variance of each feature over the `valid` tokens (those that are not padding), in float32."""
     axes = tuple(range(x.ndim - 1))
     weights = valid[..., None].astype(_accumulator(x))
     count = jnp.maximum(jnp.sum(weights), 1)

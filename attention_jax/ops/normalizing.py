@@ -1,7 +1,7 @@
-"""Normalizers: from the scores of a query's keys to weights, none of them negative.
+"""Normalizers: from the scores of a query's keys to weights ≥ 0.
 
-A normalizer maps scores `[..., Q, K]` and a mask to weights `[..., Q, K]`, in float32 or more inside. A query that may
-attend to nothing gets zeros, with finite gradients. `NORMALIZERS` has what configs name.
+A normalizer maps scores `[..., Q, K]` and a mask to weights `[..., Q, K]`; it computes in float32 or more. A query that
+may attend to no key gets zeros, with finite gradients. Configs name the entries of `NORMALIZERS`.
 """
 
 import functools
@@ -21,9 +21,9 @@ Weights = Float[Array, "*batch q k"]
 
 
 def sigmoid(scores: Scores, mask: Mask | None = None) -> Weights:
-    """σ(a − ln n) of each key alone, n the keys that the query may attend to (Ramapuram et al. 2024, eq. 3 and §3.1).
+    """σ(a − ln n) of each key alone; the query may attend to n keys (Ramapuram et al. 2024, eq. 3 and §3.1).
 
-    The weights need not sum to 1; the bias −ln n keeps their sum near it where scores are small.
+    The weights need not sum to 1. The bias −ln n keeps their sum near 1 while scores are small.
     """
     scores_f32, allowed = with_mask(scores, mask)
     count = jnp.sum(jnp.broadcast_to(allowed, scores_f32.shape), axis=-1, keepdims=True)
@@ -31,9 +31,9 @@ def sigmoid(scores: Scores, mask: Mask | None = None) -> Weights:
 
 
 def sink_softmax(scores: Scores, mask: Mask | None = None, sink: Float[Array, "*#batch 1 1"] | float = 0.0) -> Weights:
-    """exp(a_i) / (exp(s) + Σ_j exp(a_j)): a sink of score s takes what no key deserves (Xiao et al. 2024, eq. 2).
+    """exp(a_i) / (exp(s) + Σ_j exp(a_j)): a query can put weight on no key, on a sink (Xiao et al. 2024, eq. 2).
 
-    s = 0 adds 1 to the denominator; s is one number, or one a head that broadcasts to `[..., Q, K]`.
+    The sink's score s is a number, or an array `[..., 1, 1]` with one for each head; s = 0 adds 1 to the denominator.
     """
     scores_f32, allowed = with_mask(scores, mask)
     sink = jnp.asarray(sink, scores_f32.dtype)
@@ -45,22 +45,21 @@ def sink_softmax(scores: Scores, mask: Mask | None = None, sink: Float[Array, "*
 
 
 def sparsemax(scores: Scores, mask: Mask | None = None) -> Weights:
-    """max(a − τ, 0) with the τ that makes their sum 1, as near to a as can be (Martins & Astudillo 2016, alg. 1)."""
+    """max(a − τ, 0), the weights nearest to a whose sum is 1; τ makes it 1 (Martins & Astudillo 2016, alg. 1)."""
     z, allowed = _below_peak(scores, mask)
     ordered = -jnp.sort(-jax.lax.stop_gradient(z), axis=-1)
     rank, total = _ranks(ordered), jnp.cumsum(ordered, axis=-1)
     size = jnp.sum(1 + rank * ordered > total, axis=-1, keepdims=True)
     threshold = (jnp.take_along_axis(total, size - 1, axis=-1) - 1) / size
     support = allowed & (jax.lax.stop_gradient(z) > threshold)
-    size = jnp.maximum(
-        jnp.sum(support, axis=-1, keepdims=True), 1
-    )  # τ again, of the support alone: its gradient is exact
+    # τ again, from the support alone, so that its gradient is exact.
+    size = jnp.maximum(jnp.sum(support, axis=-1, keepdims=True), 1)
     threshold = (jnp.sum(jnp.where(support, z, 0), axis=-1, keepdims=True) - 1) / size
     return jnp.where(support, z - threshold, 0).astype(scores.dtype)
 
 
 def entmax15(scores: Scores, mask: Mask | None = None) -> Weights:
-    """max(a / 2 − τ, 0)², between softmax and sparsemax; τ makes them sum to 1 (Peters et al. 2019, alg. 2)."""
+    """max(a / 2 − τ, 0)², between softmax and sparsemax; τ makes the sum 1 (Peters et al. 2019, alg. 2)."""
     z, allowed = _below_peak(scores / 2, mask)
     ordered = -jnp.sort(-jax.lax.stop_gradient(z), axis=-1)
     rank = _ranks(ordered)
@@ -73,30 +72,30 @@ def entmax15(scores: Scores, mask: Mask | None = None) -> Weights:
 
 
 def top_k_softmax(scores: Scores, mask: Mask | None = None, *, k: int) -> Weights:
-    """Softmax over the k highest scores of a query, and those equal to the lowest of them (Gupta et al. 2021, §3)."""
+    """Softmax over a query's k highest scores, and others that equal the lowest of them (Gupta et al. 2021, §3)."""
     scores_f32, allowed = with_mask(scores, mask)
-    found = jnp.where(allowed, jax.lax.stop_gradient(scores_f32), -jnp.inf)
-    lowest = jax.lax.top_k(found, min(k, scores.shape[-1]))[0][..., -1:]
-    return masked_softmax(scores_f32, allowed & (found >= lowest)).astype(scores.dtype)
+    ranked = jnp.where(allowed, jax.lax.stop_gradient(scores_f32), -jnp.inf)
+    lowest = jax.lax.top_k(ranked, min(k, scores.shape[-1]))[0][..., -1:]
+    return masked_softmax(scores_f32, allowed & (ranked >= lowest)).astype(scores.dtype)
 
 
 def capped_softmax(scores: Scores, mask: Mask | None = None, *, cap: float) -> Weights:
-    """Softmax of c tanh(a / c), which no score can leave (Gemma Team 2024, §2)."""
+    """Softmax of c tanh(a / c): scores stay between −c and c (Gemma Team 2024, §2)."""
     scores_f32 = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     return masked_softmax(soft_cap(scores_f32, cap), mask).astype(scores.dtype)
 
 
 def soft_cap(scores: Scores, cap: float) -> Scores:
-    """c tanh(a / c), which is near a where |a| is much less than c."""
+    """c tanh(a / c): near a if |a| is much less than c."""
     return cap * jnp.tanh(scores / cap)
 
 
 class Stream(NamedTuple):
-    """How the weights of a row come from blocks of its keys, one after another.
+    """How the weights of a row are computed from blocks of its keys, one block after another.
 
-    α_i = share(bend(a_i) − peak, n) / Σ_j share(bend(a_j) − peak, n), with peak the highest of the row where `has_peak`
-    and else 0, n the row's allowed keys where `counts`, and the sum 1 where not `divides`. With `has_sink` the sum has
-    exp(s − peak) too, s the normalizer's parameter.
+    α_i = share(bend(a_i) − peak, n) / Σ_j share(bend(a_j) − peak, n). The peak is the highest bend(a_j) of the row if
+    `has_peak`, else 0. n is the number of keys that the row may attend to, made only if `counts`. Without `divides`
+    nothing is divided. With `has_sink` the sum has one more term, exp(s − peak), s being the normalizer's parameter.
     """
 
     share: Callable[[Array, Any], Array]
@@ -108,10 +107,10 @@ class Stream(NamedTuple):
 
 
 class Normalizer(NamedTuple):
-    """`apply(scores, mask, *params)`, the shapes of its parameters (heads → {name: shape}), and how it streams.
+    """A normalizer `apply(scores, mask, *params)`, and the shapes of its parameters: heads → {name: shape}.
 
-    `stream` is None where rows are needed whole.
-    `of_weights`: it takes weights ≥ 0, as kernels are, where others take scores of any sign.
+    `stream` is None for a normalizer that needs whole rows. `of_weights`: it takes weights ≥ 0, as kernels give them;
+    others take scores of any sign.
     """
 
     apply: Callable[..., Weights]
@@ -120,7 +119,7 @@ class Normalizer(NamedTuple):
     of_weights: bool = False
 
     def init_with(self, param: Callable, heads: int, dtype=jnp.float32) -> tuple:
-        """The parameters, zeros, made by `param(name, initializer, shape, dtype)`."""
+        """The parameters, all zeros, made by `param(name, initializer, shape, dtype)`."""
         zeros = jax.nn.initializers.zeros
         return tuple(param(name, zeros, shape, dtype) for name, shape in self.shapes(heads).items())
 
@@ -147,12 +146,12 @@ NORMALIZERS: dict[str, Normalizer] = {name: build() for name, build in BUILDERS.
 
 
 @functools.cache
-def make_normalizer(text: str) -> Normalizer:
+def make_normalizer(text: str, key: str = "normalize") -> Normalizer:
     """The normalizer that a text names, with options: "softmax", "top_k:k=8", "softcap:cap=30".
 
-    Raises ValueError for another name or option.
+    Raises ValueError for another name or option; `key` is what the error calls the text.
     """
-    return naming.build("normalize", text, BUILDERS)
+    return naming.build(key, text, BUILDERS)
 
 
 def _sigmoid(scores: Array, count: Array) -> Array:
@@ -160,7 +159,7 @@ def _sigmoid(scores: Array, count: Array) -> Array:
 
 
 def _below_peak(scores: Array, mask: Mask | None) -> tuple[Array, Array]:
-    """Scores less the highest of their row; what is not allowed is at −2, which is below every τ ≥ −1."""
+    """Scores less the highest of their row; −2, which is below every τ ≥ −1, for keys that are not allowed."""
     scores_f32, allowed = with_mask(scores, mask)
     peak = jnp.max(scores_f32, axis=-1, keepdims=True, where=allowed, initial=-jnp.inf)
     peak = jax.lax.stop_gradient(jnp.where(jnp.isfinite(peak), peak, 0))
@@ -168,7 +167,7 @@ def _below_peak(scores: Array, mask: Mask | None) -> tuple[Array, Array]:
 
 
 def _entmax_threshold(z: Array, support: Array) -> Array:
-    """τ of the support alone, whose gradient is exact; 0 without support."""
+    """τ from the support alone, so that its gradient is exact; 0 without support."""
     size = jnp.maximum(jnp.sum(support, axis=-1, keepdims=True), 1)
     mean = jnp.sum(jnp.where(support, z, 0), axis=-1, keepdims=True) / size
     spread = jnp.sum(jnp.where(support, jnp.square(z - mean), 0), axis=-1, keepdims=True)

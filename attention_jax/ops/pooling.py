@@ -1,4 +1,4 @@
-"""Attention pooling: score, normalise, pool. The readable reference for every faster way.
+"""Attention pooling: score, normalise, pool. The reference that every faster backend must equal.
 
 Self-attention of six three-dimensional tokens, by plain dot products:
 
@@ -47,9 +47,9 @@ def attend(
     """Σ_i α_i v_i with α = normalise(score(q, k) + bias) over the keys that `mask` allows.
 
     Query `[..., Q, Dq]`, key `[..., K, Dk]`, value `[..., K, V]` → `[..., Q, V]` (Vaswani et al. 2017,
-    §3.2). `score` is a function, or names one of `SCORES`; `normalize` names one of `NORMALIZERS`: "softmax",
-    or "sum" for scores that are non-negative weights already. Dropout acts on the weights; `more` are other fields of
-    `Attention`. Raises ValueError where shapes do not fit.
+    §3.2). `score` is a function or a name of `SCORES`; `normalize` is a name of `NORMALIZERS`, such as "softmax", or
+    "sum" for scores that are weights ≥ 0. Dropout acts on the weights. `more` are other fields of `Attention`. Raises
+    ValueError for shapes that do not fit.
     """
     asked = {"score": score, "score_params": score_params, "mask": mask, "bias": bias, "dropout": dropout, **more}
     return pooled(query, key, value, attention_of(normalize=normalize, **asked)).values
@@ -61,13 +61,13 @@ def attend_with_weights(
     value: Float[Array, "*#batch k v"],
     **asked: Any,
 ) -> tuple[Values, Weights]:
-    """`attend`, and the weights `[..., Q, K]` as they were before dropout."""
+    """The values of `attend`, and the weights `[..., Q, K]` before dropout."""
     found: Any = pooled(query, key, value, attention_of(**asked, with_weights=True))
     return found.values, found.weights
 
 
 def attention_of(*, score: Callable | Score | str = scaled_dot, normalize: str = "softmax", **more: Any) -> Attention:
-    """The record of what is asked for. Raises ValueError for names that are not known."""
+    """The record of these keywords of `attend`. Raises ValueError for unknown names."""
     chosen = make_score(score) if isinstance(score, str) else score if isinstance(score, Score) else Score(score)
     return Attention(score=chosen, normalizer=make_normalizer(normalize), **more)
 
@@ -131,7 +131,7 @@ def kernel_regression(
 def pool(weights: Weights, value: Float[Array, "*#batch k v"]) -> Values:
     """Σ_i α_i v_i, accumulated in float32, in the values' dtype.
 
-    Raises ValueError where the values have batch axes that the weights have not.
+    Raises ValueError for values with batch axes that the weights do not have.
     """
     require_broadcast("value's batch axes", value.shape[:-2], "weights' batch axes", weights.shape[:-2])
     accumulator = jnp.promote_types(value.dtype, jnp.float32)

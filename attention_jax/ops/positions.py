@@ -1,9 +1,9 @@
 """Position encodings: records of pure functions over explicit positions `[..., T]`.
 
-Five ways in which positions enter attention, each a field of `Encoding` that is None where an encoding has no such
-part: added to the embeddings, turning queries and keys, a bias on the scores, a term beside the values, and positions
-drawn at random. Positions are an argument and never an array's index, so that packed segments, left padding and cached
-decoding need nothing of their own.
+There are five ways in which positions enter attention, each a field of `Encoding`: a vector is added to the embeddings;
+queries and keys are turned; a bias is added to the scores; a term is added to the values; positions are drawn at
+random. Positions are always an argument and never an array's index: packed segments, left padding and cached decoding
+need nothing of their own for that reason.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.ops.encoding import Encoding, Spec
-from attention_jax.ops.naming import built, parse
+from attention_jax.ops.naming import built, parse, reason
 from attention_jax.ops.relative import alibi, fire, kerple, shaw, t5
 from attention_jax.ops.relative import alibi_slopes as alibi_slopes  # with those here, what others may want
 from attention_jax.ops.relative import t5_bucket as t5_bucket
@@ -46,15 +46,15 @@ def sinusoidal_table(length: int, width: int) -> Float[Array, "length width"]:
 def frequencies(width: int, base: float = 10000.0) -> Float[Array, " half"]:
     """base^(−2j / width) radians a position, j = 0 … width / 2 − 1. Raises ValueError for an odd width."""
     if width % 2:
-        raise ValueError(f"width={width}: sines and cosines come in pairs, so that it must be even.")
+        raise ValueError(f"width={width}: needs an even number, because sines and cosines come in pairs.")
     return base ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
 
 
 def binary(positions: Int[Array, "..."], width: int) -> Float[Array, "... width"]:
-    """Feature j is binary digit j of the position, the lowest first; what a sinusoid makes smooth."""
-    places = jnp.arange(width)
-    digits = jnp.right_shift(*align_ranks(positions[..., None], jnp.minimum(places, 30))) & 1
-    return jnp.multiply(*align_ranks(digits, (places < 31).astype(digits.dtype))).astype(jnp.float32)
+    """Feature j is binary digit j of the position, the lowest first; a sinusoid is its smooth counterpart."""
+    digit = jnp.arange(width)
+    digits = jnp.right_shift(*align_ranks(positions[..., None], jnp.minimum(digit, 30))) & 1
+    return jnp.multiply(*align_ranks(digits, (digit < 31).astype(digits.dtype))).astype(jnp.float32)
 
 
 def _added(table: Callable[[Array, int], Array]) -> Callable[[Any, Array, Array], Array]:
@@ -71,8 +71,8 @@ def _init_learned(key: Key[Array, ""], spec: Spec) -> dict[str, Array]:
 
 def _add_learned(params: Any, x: Array, positions: Array) -> Array:
     is_known = (positions >= 0) & (positions < len(params["table"]))
-    found = jnp.where(is_known[..., None], params["table"][positions], jnp.nan)  # off the table: never silently wrong
-    return jnp.add(*align_ranks(x, found.astype(x.dtype)))
+    rows = jnp.where(is_known[..., None], params["table"][positions], jnp.nan)  # past the table: NaN, not a wrong row
+    return jnp.add(*align_ranks(x, rows.astype(x.dtype)))
 
 
 # --- queries and keys turned ------------------------------------------------------------------------------------------
@@ -90,26 +90,19 @@ def rotate(
 ) -> Float[Array, "*batch t f"]:
     """Each pair of features (2j, 2j + 1) turned by position · base^(−2j / f) (Su et al. 2021, eq. 34).
 
-    Scores of turned queries and keys depend on i − j alone. `fraction` of the features is turned, the rest stay.
-    `scaling` makes room for texts `factor` times `trained_length`: "interpolation" divides positions (Chen et al.
-    2023, eq. 4), "ntk" raises the base to base · factor^(f / (f − 2)). "yarn" and "yarn_index" interpolate slow pairs
-    alone, and raise what is turned by 0.1 ln factor + 1: "yarn" is the paper's, by wavelengths (Peng et al. 2023,
-    §3.2–3.4), "yarn_index" that of its authors' code and of the common libraries, by the pairs' indices. Raises
-    ValueError for an odd number of features, another scaling, or a `factor` or trained length that it does not use.
+    Scores of turned queries and keys depend on i − j alone. Of f features a `fraction` is turned; the others stay.
+    `scaling` fits a trained model to texts `factor` times longer:
+
+    - "interpolation" divides positions by `factor` (Chen et al. 2023, eq. 4);
+    - "ntk" raises the base to base · factor^(f / (f − 2));
+    - "yarn" and "yarn_index" interpolate slow pairs alone, and multiply queries and keys by 0.1 ln factor + 1. "yarn"
+      finds slow pairs by wavelength, as the paper does (Peng et al. 2023, §3.2–3.4); "yarn_index" by index, as its
+      authors' code and the common libraries do. Both require `trained_length`, the length that was trained on.
+
+    Raises ValueError for values that cannot be used, and for a `factor` or `trained_length` that `scaling` ignores.
     """
     turned = round(fraction * x.shape[-1])
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction={fraction}: a share of the features, more than 0 and at most 1.")
-    if turned % 2 or not turned:
-        raise ValueError(f"rotary: {turned} of {x.shape[-1]} features: they turn in pairs, so that it must be even.")
-    if base <= 0:
-        raise ValueError(f"base={base}: needs a number more than 0.")
-    if scaling not in SCALINGS:
-        raise ValueError(f"scaling={scaling!r}: choose one of {', '.join(SCALINGS)}.")
-    if factor <= 0 or (scaling == "none" and factor != 1):
-        raise ValueError(f"factor={factor}, scaling={scaling!r}: a factor is more than 0, and goes with a scaling.")
-    if scaling.startswith("yarn") != (trained_length > 0):
-        raise ValueError(f"trained_length={trained_length}, scaling={scaling!r}: yarn alone needs it, and needs it.")
+    _require_rotary(x.shape[-1], turned, base, fraction, scaling, factor, trained_length)
     speeds, gain = SCALINGS[scaling](turned, base, factor, trained_length)
     angle = _angles(positions, speeds)
     x_pairs = x[..., :turned].astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
@@ -118,11 +111,36 @@ def rotate(
     return jnp.concatenate([pairs.reshape(*pairs.shape[:-2], turned).astype(x.dtype), x[..., turned:]], axis=-1)
 
 
-FEW, MANY = 1, 32  # turns over the trained length: yarn interpolates pairs that make fewer, keeps those that make more
+def _require_rotary(
+    features: int, turned: int, base: float, fraction: float, scaling: str, factor: float, trained_length: int
+) -> None:
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction={fraction}: needs more than 0 and at most 1; it is a share of the features.")
+    if turned % 2 or not turned:
+        raise ValueError(f"fraction={fraction}: turns {turned} of {features} features, and needs to turn whole pairs.")
+    if base <= 0:
+        raise ValueError(f"base={base}: needs a number more than 0.")
+    if scaling not in SCALINGS:
+        raise ValueError(f"scaling={scaling!r}: choose one of {', '.join(SCALINGS)}.")
+    if factor <= 0:
+        raise ValueError(f"factor={factor}: needs a number more than 0.")
+    if scaling == "none" and factor != 1:
+        others = ", ".join(name for name in SCALINGS if name != "none")
+        raise ValueError(f"factor={factor}: does nothing without a scaling; add scaling= with one of {others}.")
+    if scaling.startswith("yarn") and trained_length <= 0:
+        raise ValueError(f"scaling={scaling!r}: requires trained_length, the length of the texts in training.")
+    if trained_length > 0 and not scaling.startswith("yarn"):
+        raise ValueError(f"trained_length={trained_length}: set it only with scaling='yarn' or 'yarn_index'.")
+
+
+FEW, MANY = (
+    1,
+    32,
+)  # turns over the trained length: pairs with fewer are slow, and interpolated; those with more are kept
 
 
 def _yarn(turned: int, base: float, factor: float, trained_length: int) -> tuple[Array, float]:
-    """Between `FEW` and `MANY` turns, as much is kept as there are turns (Peng et al. 2023, §3.2, α and β)."""
+    """Speeds change from interpolated to kept in proportion to turns, `FEW` to `MANY` (Peng et al. 2023, §3.2)."""
     speeds = frequencies(turned, base)
     turns = trained_length * speeds / (2 * math.pi)
     kept = jnp.clip((turns - FEW) / (MANY - FEW), 0, 1)
@@ -130,13 +148,15 @@ def _yarn(turned: int, base: float, factor: float, trained_length: int) -> tuple
 
 
 def _yarn_index(turned: int, base: float, factor: float, trained_length: int) -> tuple[Array, float]:
-    """Between the pairs of `MANY` and of `FEW` turns, as much is interpolated as pairs lie behind (Peng et al.'s code).
+    """Speeds change from kept to interpolated in proportion to a pair's index (Peng et al.'s code).
 
-    Pair j turns L base^(−2j / f) / 2π times; the pairs' indices are rounded outwards.
+    Pair j turns L base^(−2j / f) / 2π times in a text of the trained length L. The first and last pair to change, of
+    `MANY` and `FEW` turns, are rounded outwards to whole indices.
     """
-
-    if base <= 1 or trained_length < 2 * math.pi:
-        raise ValueError(f"base={base}, trained_length={trained_length}: yarn_index needs more than 1, and 7 or more.")
+    if base <= 1:
+        raise ValueError(f"base={base}: scaling='yarn_index' needs more than 1.")
+    if trained_length < 2 * math.pi:
+        raise ValueError(f"trained_length={trained_length}: scaling='yarn_index' needs 7 or more.")
 
     def pair(turns):
         return turned * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base))
@@ -148,7 +168,7 @@ def _yarn_index(turned: int, base: float, factor: float, trained_length: int) ->
     return interpolated * speeds / factor + (1 - interpolated) * speeds, 0.1 * math.log(max(factor, 1)) + 1
 
 
-# scaling → (features turned, base, factor, trained length) → speed of each pair, and what queries and keys are times
+# scaling → (features turned, base, factor, trained length) → (each pair's speed, the gain of queries and keys)
 SCALINGS: dict[str, Callable[[int, float, float, int], tuple[Array, float]]] = {
     "none": lambda turned, base, factor, length: (frequencies(turned, base), 1.0),
     "interpolation": lambda turned, base, factor, length: (frequencies(turned, base) / factor, 1.0),
@@ -165,16 +185,16 @@ SCALINGS: dict[str, Callable[[int, float, float, int], tuple[Array, float]]] = {
 
 
 def randomized(encoding: Encoding, longest: int = 2048) -> Encoding:
-    """The encoding over positions drawn, in rising order, from 0 … `longest` − 1 (Ruoss et al. 2023, §3).
+    """The encoding over positions drawn from 0 … `longest` − 1, in rising order (Ruoss et al. 2023, §3).
 
-    A text is then placed as texts up to `longest` would be, though none so long was seen.
+    Short texts in training then have the positions of texts of up to `longest` tokens.
     """
     if not isinstance(longest, int) or longest < 1:
         raise ValueError(f"longest={longest!r}: needs a whole number, 1 or more.")
 
     def sample_positions(key, length):
         if length > longest:
-            raise ValueError(f"randomized positions: {length} of them, and they are drawn from {longest}.")
+            raise ValueError(f"longest={longest}: cannot draw {length} different positions; raise it.")
         return jnp.sort(jax.lax.top_k(jax.random.bits(key, (longest,)), length)[1])
 
     return dataclasses.replace(
@@ -203,59 +223,60 @@ BUILDERS: dict[str, Callable[..., Encoding]] = {
 RANDOMIZED = "randomized_"
 
 
-def make_encoding(text: str, **options: Any) -> Encoding:
-    """The encoding that a text names, with options: "rotary:scaling=yarn,factor=4", "t5:num_buckets=16", "shaw:clip=8".
+def make_encoding(text: str, /, key: str = "encoding", **options: Any) -> Encoding:
+    """The encoding that a text names, with options: "rotary:scaling=ntk,factor=4", "t5:num_buckets=16", "shaw:clip=8".
 
-    "randomized_NAME" wraps any with positions drawn at random, from `longest`. Options may be arguments too. Raises
-    ValueError for another name or option.
+    "randomized_NAME" is NAME over positions that are drawn from `longest`. Options may be arguments too. Raises
+    ValueError for another name or option; `key` is what the error calls the text.
     """
     name, written = parse(text)
     base, options = name.removeprefix(RANDOMIZED), written | options
     if base not in BUILDERS or (base == "none" and base != name):
-        raise ValueError(f"encoding={name!r}: choose one of {', '.join(ENCODINGS)}.")
+        raise ValueError(f"{key}={name!r}: choose one of {', '.join(ENCODINGS)}.")
     wrapped = {"longest": options.pop("longest")} if base != name and "longest" in options else {}
 
     def make():
-        found = BUILDERS[base](**options)
-        return found if base == name else randomized(found, **wrapped)
+        encoding = BUILDERS[base](**options)
+        return encoding if base == name else randomized(encoding, **wrapped)
 
-    return built("encoding", text, base, make)
+    return built(key, text, make)
 
 
 ENCODINGS: dict[str, Encoding] = {name: build() for name, build in BUILDERS.items()}
 ENCODINGS |= {f"{RANDOMIZED}{name}": randomized(encoding) for name, encoding in ENCODINGS.items() if name != "none"}
 
 
-def require_usable(name: str, encoding: Encoding, site: str, spec: Spec) -> None:
-    """Raise ValueError where an encoding is not defined: at a site, or for an odd number of features."""
-    if site not in encoding.sites:
-        raise ValueError(f"encoding={name!r} is not defined in the {site}, but in: {', '.join(encoding.sites)}.")
+def require_usable(text: str, encoding: Encoding, kind: str, spec: Spec, key: str = "encoding") -> None:
+    """Raise ValueError where an encoding is not defined for a kind of attention or for these sizes."""
+    if kind not in encoding.kinds:
+        kinds = ", ".join(encoding.kinds)
+        raise ValueError(f"{key}={text!r}: is for attention of kind {kinds}, not {kind}; choose another encoding.")
     if encoding.even and getattr(spec, encoding.even) % 2:
-        raise ValueError(f"encoding={name!r} needs an even {encoding.even}, not {getattr(spec, encoding.even)}.")
+        raise ValueError(f"{key}={text!r}: needs an even {encoding.even}, not {getattr(spec, encoding.even)}.")
     try:
         jax.eval_shape(lambda: _used(encoding, spec))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"encoding={name!r}: {error}") from None
+        raise ValueError(f"{key}={text!r}: {reason(error)}") from None
 
 
 def _used(encoding: Encoding, spec: Spec) -> list[Array]:
-    """Every part of an encoding, on a text of one token."""
-    params, place = encoding.init(jax.random.key(0), spec), jnp.zeros((1, 1), jnp.int32)
+    """What every part of an encoding gives for a text of one token."""
+    params, position = encoding.init(jax.random.key(0), spec), jnp.zeros((1, 1), jnp.int32)
     x, heads = jnp.zeros((1, 1, spec.width)), jnp.zeros((1, spec.heads, 1, spec.head_size))
     parts: dict[Callable | None, tuple[Array, ...]] = {
-        encoding.add: (x, place),
-        encoding.rotate: (heads, place[:, None]),
-        encoding.bias: (heads, place, place),
-        encoding.mix: (jnp.ones((1, spec.heads, 1, 1)), place, place),
+        encoding.add: (x, position),
+        encoding.rotate: (heads, position[:, None]),
+        encoding.bias: (heads, position, position),
+        encoding.mix: (jnp.ones((1, spec.heads, 1, 1)), position, position),
     }
     return [part(params, *arguments) for part, arguments in parts.items() if part is not None]
 
 
-def require_room(name: str, encoding: Encoding, spec: Spec, length: int) -> None:
-    """Raise ValueError where a text is longer than an encoding can place."""
+def require_room(text: str, encoding: Encoding, spec: Spec, length: int, key: str = "encoding") -> None:
+    """Raise ValueError where a text is longer than an encoding has positions for."""
     longest = encoding.max_length(spec)
     if longest is not None and length > longest:
-        raise ValueError(f"encoding={name!r} places up to {longest} words, not {length}: it cannot extrapolate.")
+        raise ValueError(f"{key}={text!r}: has positions for {longest} tokens, not for {length}.")
 
 
 def _angles(positions: Array, speeds: Array) -> Float[Array, "... half"]:

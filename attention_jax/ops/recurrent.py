@@ -1,6 +1,6 @@
-"""Recurrent cells as pure functions; input projections are made for a whole sequence at once.
+"""Recurrent cells as pure functions. The inputs of a whole sequence are projected at once.
 
-A state is a tuple of arrays `[..., H]`, the output first: `(h,)` of a GRU, `(h, c)` of an LSTM.
+A state is a tuple of arrays `[..., H]`, the output first: `(h,)` for a GRU, `(h, c)` for an LSTM.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ State = tuple[Float[Array, "*batch h"], ...]
 
 
 class CellWeights(NamedTuple):
-    """Weights of all gates side by side: `[D, G·H]`, `[H, G·H]`, `[G·H]`; and the GRU's second bias `[H]`."""
+    """The weights of all G gates, side by side: `[D, G·H]`, `[H, G·H]`, `[G·H]`; and the GRU's second bias `[H]`."""
 
     w_i: Float[Array, "d gh"]
     w_h: Float[Array, "h gh"]
@@ -25,14 +25,14 @@ class CellWeights(NamedTuple):
     candidate_bias: Any = None
 
     def project(self, x: Float[Array, "... d"]) -> Float[Array, "... gh"]:
-        """The input's share of the gates, W_i x + b, for any number of time steps."""
+        """The input's part of the gates, W_i x + b, for any number of time steps."""
         return jnp.add(*align_ranks(x @ self.w_i, self.bias))
 
 
 def gru_step(state: State, gates: Float[Array, "*batch 3h"], weights: CellWeights) -> State:
     """h' = (1 − z) n + z h, with r, z = σ(W_i x + W_h h + b), n = tanh(W_i x + r (W_h h + b_n)).
 
-    Cho et al. 2014, eqs. 5–8, with the reset gate after the product, so that one product serves all gates.
+    Cho et al. 2014, eqs. 5–8; here the reset gate comes after the product, so that one product serves all gates.
     """
     (hidden,) = state
     reset_in, update_in, candidate_in = jnp.split(gates, 3, axis=-1)
@@ -46,7 +46,7 @@ def gru_step(state: State, gates: Float[Array, "*batch 3h"], weights: CellWeight
 def lstm_step(state: State, gates: Float[Array, "*batch 4h"], weights: CellWeights) -> State:
     """c' = f c + i g, h' = o tanh(c'), with i, f, o = σ(W_i x + W_h h + b), g = tanh(W_i x + W_h h + b).
 
-    Gers et al. 2000, §3, with a forget gate. Gates stand in the order i, f, g, o.
+    Gers et al. 2000, §3. The gates are in the order i, f, g, o.
     """
     hidden, memory = state
     enter, forget, candidate, output = jnp.split(gates + hidden @ weights.w_h, 4, axis=-1)
@@ -55,7 +55,7 @@ def lstm_step(state: State, gates: Float[Array, "*batch 4h"], weights: CellWeigh
 
 
 class Cell(NamedTuple):
-    """A recurrent cell: its step, how many gates it has, and how many parts its state."""
+    """A recurrent cell: its step, its number of gates, and the number of arrays in its state."""
 
     step: Callable[[State, Array, CellWeights], State]
     gates: int
@@ -68,9 +68,9 @@ CELLS = {"gru": Cell(gru_step, gates=3, parts=1), "lstm": Cell(lstm_step, gates=
 def recurrent(
     cell: str, x: Sequence, valid: Bool[Array, "*batch t"], weights: CellWeights, reverse: bool = False
 ) -> tuple[Float[Array, "*batch t h"], State]:
-    """The outputs at all steps and the last state, from zeros; a padded step keeps the state it found.
+    """The outputs of all steps and the last state, starting from zeros; a step on padding leaves the state as it is.
 
-    `cell` is one of `CELLS`. Raises ValueError where the features or the mask do not fit.
+    `cell` is one of `CELLS`. Raises ValueError for features or a mask that do not fit.
     """
     require_shape("w_i", weights.w_i, (x.shape[-1], weights.w_i.shape[-1]), f"x is {x.shape}")
     require_shape("valid", valid, x.shape[:-1], f"x is {x.shape}")
@@ -94,7 +94,7 @@ def stacked_step(
     gates: Float[Array, "*batch gh"],
     masks: Float[Array, "layers *batch h"] | None = None,
 ) -> tuple[State, ...]:
-    """One step of stacked layers, the first's input already projected; `masks` multiply what goes up."""
+    """One step of stacked layers. `gates` are the first layer's projected input; `masks` multiply the other inputs."""
     advanced: list[State] = []
     for layer, (weights, state) in enumerate(zip(layers, states, strict=True)):
         if layer > 0:

@@ -1,4 +1,4 @@
-"""Position encodings that change scores by the distance of query and key: a bias, and Shaw's term beside the values."""
+"""Position encodings that depend on how far a key is from its query: biases on scores, and Shaw's term on values."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ from attention_jax.ops.shapes import align_ranks
 def alibi_slopes(num_heads: int) -> Float[Array, " heads"]:
     """2^(−8h / n) for heads h = 1 … n where n is a power of two (Press et al. 2022, §3).
 
-    Else those of the power of two below, and every other one of the power of two above (their code's rule).
+    For other n: the slopes of the power of two below n, then every other slope of the power above (their code's rule).
     """
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
@@ -25,10 +25,11 @@ def alibi_slopes(num_heads: int) -> Float[Array, " heads"]:
 def t5_bucket(
     relative_position: Int[Array, "..."], *, bidirectional: bool, num_buckets: int = 32, max_distance: int = 128
 ) -> Int[Array, "..."]:
-    """The bucket of key − query (Raffel et al. 2020, §2.1): exact up close, then by logarithm up to `max_distance`.
+    """The bucket of the distance key − query (Raffel et al. 2020, §2.1).
 
-    With e exact buckets of n on a side, distance d ≥ e is in e + ⌊ln(d / e) / ln(max_distance / e) · (n − e)⌋, at
-    most n − 1. Bidirectional: half of the buckets for keys behind, half for keys ahead. Else keys ahead are at 0.
+    Of a side's n buckets the first e = ⌊n / 2⌋ hold one distance each. A distance d ≥ e is in bucket
+    e + ⌊ln(d / e) / ln(max_distance / e) · (n − e)⌋, at most n − 1. Bidirectional: half of the buckets are for keys
+    behind the query, half for keys ahead. Otherwise all are for keys behind, and keys ahead are in bucket 0.
     """
     buckets, side = num_buckets, jnp.zeros_like(relative_position)
     if bidirectional:
@@ -61,7 +62,10 @@ def alibi(params: Any, query: Array, query_positions: Array, key_positions: Arra
 
 
 def t5(bidirectional: bool | None = None, num_buckets: int = 32, max_distance: int = 128) -> Encoding:
-    """The direction is the spec's where it is None: a table tells by its name which way it was made for."""
+    """A learned bias for each bucket and head (Raffel et al. 2020, §2.1).
+
+    `bidirectional` None: unless the spec is causal. The parameter's name, "both_ways" or "causal", keeps the choice.
+    """
     require_least(num_buckets=(num_buckets, 4), max_distance=(max_distance, num_buckets // 2 + 1))
 
     def init(key, spec):
@@ -80,7 +84,7 @@ def t5(bidirectional: bool | None = None, num_buckets: int = 32, max_distance: i
 
 
 def shaw(clip: int = 16) -> Encoding:
-    """Shaw et al. 2018, eq. 3–4: a vector for each distance up to `clip`, beside the keys and beside the values."""
+    """Shaw et al. 2018, eq. 3–4: vectors for each distance up to `clip`, added to keys and to values."""
     require_least(clip=(clip, 1))
 
     def init(key, spec):
@@ -88,18 +92,18 @@ def shaw(clip: int = 16) -> Encoding:
         shape = (2 * clip + 1, spec.head_size)
         return {n: 0.02 * jax.random.normal(k, shape) for n, k in zip(names, jax.random.split(key), strict=True)}
 
-    def places(query_positions, key_positions):
+    def rows(query_positions, key_positions):
         return jnp.clip(_relative(query_positions, key_positions), -clip, clip) + clip
 
     def bias(params, query, query_positions, key_positions):
         scores_Qx2k = query @ params["keys"].T.astype(query.dtype) / math.sqrt(query.shape[-1])
-        index = places(query_positions, key_positions)[..., None, :, :]
+        index = rows(query_positions, key_positions)[..., None, :, :]
         shape = jnp.broadcast_shapes(scores_Qx2k.shape[:-1], index.shape[:-1])
         scores_Qx2k = jnp.broadcast_to(scores_Qx2k, (*shape, scores_Qx2k.shape[-1]))
         return jnp.take_along_axis(scores_Qx2k, jnp.broadcast_to(index, (*shape, index.shape[-1])), axis=-1)
 
     def mix(params, weights, query_positions, key_positions):
-        index = places(query_positions, key_positions)[..., None, :, :]
+        index = rows(query_positions, key_positions)[..., None, :, :]
         mass = jax.nn.one_hot(index, 2 * clip + 1, dtype=weights.dtype)
         mass_Qx2k = jnp.einsum("...qk,...qkp->...qp", weights, mass)
         return mass_Qx2k @ params["values"].astype(weights.dtype)
@@ -108,9 +112,9 @@ def shaw(clip: int = 16) -> Encoding:
 
 
 def fire(hidden: int = 32, threshold: float = 16.0) -> Encoding:
-    """Li et al. 2024, eq. 4: f(ψ(i − j) / ψ(max(L, i))) with ψ(x) = ln(c x + 1), and c, L and the network f learned.
+    """f(ψ(i − j) / ψ(max(L, i))), ψ(x) = ln(c x + 1), with learned c, L and network f (Li et al. 2024, eq. 4).
 
-    L is learned as a multiple of `threshold`, which is to be less than the trained length.
+    L is learned as a multiple of `threshold`, which should be less than the length that is trained on.
     """
     require_least(hidden=(hidden, 1), threshold=(threshold, 1))
 
@@ -135,11 +139,14 @@ def fire(hidden: int = 32, threshold: float = 16.0) -> Encoding:
         features = jax.nn.relu(jnp.add(*align_ranks(inner, params["hidden_bias"])))
         return jnp.moveaxis(features @ params["out"], -1, -3)
 
-    return Encoding(init=init, bias=bias, sites=("decoder",), is_shared=False)
+    return Encoding(init=init, bias=bias, kinds=("decoder",), is_shared=False)
 
 
 def kerple(form: str) -> Encoding:
-    """Chi et al. 2022, §3.3: −r₁ ln(1 + r₂ |i − j|), or −r₁ |i − j|^r₂ with r₂ ≤ 2; r₁, r₂ > 0 of each head."""
+    """Of form "log" −r₁ ln(1 + r₂ |i − j|), else −r₁ |i − j|^r₂ with r₂ ≤ 2; each head learns its r₁, r₂ > 0.
+
+    Chi et al. 2022, §3.3.
+    """
 
     def init(key, spec):
         one, other = jax.random.split(key)
@@ -153,12 +160,12 @@ def kerple(form: str) -> Encoding:
         r1, r2, distance = align_ranks(r1, r2, distance)
         if form == "log":
             return -r1 * jnp.log1p(r2 * distance)
-        is_near = distance == 0  # whose power has no gradient
+        is_near = distance == 0  # a power of 0 has no gradient
         return jnp.where(is_near, 0.0, -r1 * jnp.where(is_near, 1.0, distance) ** jnp.minimum(r2, 2.0))
 
     return Encoding(init=init, bias=bias)
 
 
 def _at_least(bound: float, parameter: Array) -> Array:
-    """The parameter, or the bound where it is below, with gradients that bring it back."""
+    """max(parameter, bound), with the gradient of the parameter itself, so that one below the bound can come back."""
     return parameter + jax.lax.stop_gradient(jnp.maximum(parameter, bound) - parameter)

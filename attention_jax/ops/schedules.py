@@ -1,7 +1,7 @@
-"""Learning-rate schedules: pure functions of the step and of scalars that may be traced.
+"""Learning-rate schedules: pure functions of the step and of scalars, which may be traced.
 
-Every schedule is `schedule(step, hyper)` with a mapping that holds `learning_rate` (the peak),
-`warmup_steps`, `decay_steps` (from step 0 to the end of the decay) and `final_fraction` (of the peak).
+A schedule is `schedule(step, hyper)`. The mapping `hyper` holds `learning_rate` (the peak), `warmup_steps`,
+`decay_steps` (from step 0 to the end of the decay) and `final_fraction` (of the peak).
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ SCHEDULES: dict[str, Callable[[Step, Mapping], Rate]] = {
 }
 
 
-DECAYING = ("linear", "cosine")  # those that end at `decay_steps`
+DECAYING = ("linear", "cosine")  # schedules that end at `decay_steps`
 
 
 def _warmup(step: Step, hyper: Mapping) -> Rate:

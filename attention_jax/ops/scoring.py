@@ -2,7 +2,7 @@
 
 Every score maps a query `[..., Q, Dq]` and a key `[..., K, Dk]` to `[..., Q, K]`. Parameters are
 arguments, in the formula's order, and multiply from the right. Products accumulate in float32, and
-scores of bfloat16 inputs are returned in float32: the softmax that follows needs the digits.
+scores of bfloat16 inputs are float32, because the softmax after them needs the digits.
 """
 
 import functools
@@ -63,7 +63,7 @@ def additive(
 def additive_projected(
     query: Float[Array, "*#batch q h"], key: Float[Array, "*#batch k h"], w_v: Float[Array, " h"]
 ) -> Scores:
-    """w_vᵀ tanh(q + k) of a query and a key already projected: a decoder projects its memory once."""
+    """w_vᵀ tanh(q + k) of a projected query and a projected key; a decoder projects its memory once."""
     require_batch(query=query, key=key)
     require_same_size(-1, query=query, key=key)
     require_shape("w_v", w_v, (query.shape[-1],), _sizes(query, key))
@@ -84,17 +84,20 @@ def concat(
 
 
 def gaussian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
-    """−‖q − k‖² / 2σ², without ever forming q − k; softmax over it is Nadaraya–Watson regression.
+    """−‖q − k‖² / 2σ², σ = `width`, without forming q − k; softmax over it is Nadaraya–Watson regression.
 
-    ‖q − k‖² = ‖q‖² − 2 qᵀk + ‖k‖², which loses digits where ‖q‖² is much larger than ‖q − k‖²:
-    far from the origin use `kernels.kernel_weights`. `width` is one number.
+    ‖q − k‖² = ‖q‖² − 2 qᵀk + ‖k‖² loses digits if ‖q‖² is much larger than ‖q − k‖²: far from the origin use
+    `kernels.kernel_weights`.
     """
     require_shape("width", jnp.asarray(width), (), "one width serves every query and key")
     return -_squared_distance(query, key) / (2 * width**2)
 
 
 def kernel(query: Query, key: Key, name: str = "gaussian", width: Scalar = 1.0) -> Scores:
-    """K(‖q − k‖ / width) of the kernel that `name` names: weights already, for `normalize="sum"` (Nadaraya 1964)."""
+    """K(‖q − k‖ / width), a weight ≥ 0 and no logarithm of one: for `normalize="sum"` (Nadaraya 1964).
+
+    `name` is one of `KERNELS`.
+    """
     require_choice("name", name, tuple(KERNELS))
     squared = _squared_distance(query, key)
     return KERNELS[name].apply(jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).tiny)) / width)
@@ -107,25 +110,25 @@ def cosine(query: Query, key: Key, temperature: Scalar = 1.0) -> Scores:
 
 
 def location(query: Query, w: Float[Array, "d longest"], num_keys: int) -> Scores:
-    """W q, one number for every place of a key (Luong et al. 2015, eq. 8): it never looks at the keys themselves.
+    """W q, a score for each position of a key; the keys' features are not read (Luong et al. 2015, eq. 8).
 
     Raises ValueError for more keys than W has columns.
     """
     require_shape("w", w, (query.shape[-1], w.shape[-1]), _sizes(query))
     if num_keys > w.shape[-1]:
-        raise ValueError(f"there are {num_keys} keys, and w {w.shape} has places for {w.shape[-1]}.")
+        raise ValueError(f"there are {num_keys} keys, and w {w.shape} has room for {w.shape[-1]}: raise longest.")
     return jnp.einsum("...qd,dk->...qk", query, w[:, :num_keys], preferred_element_type=_accumulator(query, w))
 
 
 def zero(query: Float[Array, "*#batch q dq"], key: Float[Array, "*#batch k dk"]) -> Scores:
-    """0 for every key: attention by bias alone, or average pooling where there is none."""
+    """0 for every key: attention by bias alone, or average pooling without a bias."""
     require_batch(query=query, key=key)
     batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     return jnp.zeros((*batch, query.shape[-2], key.shape[-2]), _accumulator(query, key))
 
 
 class Projected(NamedTuple):
-    """A score as `apply(q W_q, k W_k, *params)`, so that a decoder projects its keys once; None: as they are."""
+    """A score as `apply(q W_q, k W_k, *params)`: a decoder can project its keys once. None: not projected."""
 
     apply: Callable
     w_q: Float[Array, "dq h"] | None = None
@@ -134,10 +137,11 @@ class Projected(NamedTuple):
 
 
 class Score(NamedTuple):
-    """A score, the shapes of its parameters, (query size, key size, hidden size) → {name: shape}, and its projections.
+    """A score, and the shapes of its parameters: (query size, key size, hidden size) → {name: shape}.
 
-    `project(query size, *params)` is None where the score projects nothing. `is_weight`: it is a weight ≥ 0 already,
-    not the logarithm of one. `room`: the most keys that it can score by their place, None where it sees none.
+    `project(query size, *params)` gives its `Projected` form; None: it projects nothing. `needs_equal_sizes`: query and
+    key must have equally many features. `is_weight`: it is a weight ≥ 0, not the logarithm of one. `room`: how many
+    keys it has room for, if it scores keys by their position; None: any number.
     """
 
     apply: Callable
@@ -148,7 +152,7 @@ class Score(NamedTuple):
     room: int | None = None
 
     def projected(self, query_size: int, *params: Array) -> Projected:
-        """The same score in two halves."""
+        """The score as projections and what follows them."""
         return self.project(query_size, *params) if self.project else Projected(self.apply, params=params)
 
     def init_with(self, param: Callable, query_size: int, key_size: int, hidden: int = 0, dtype=jnp.float32) -> tuple:
@@ -163,7 +167,7 @@ class Score(NamedTuple):
 
 
 def _bound(score: Callable, **options: float | None) -> Callable:
-    """The score with those options that are given, each a number more than 0."""
+    """The score with the options that are not None. Raises ValueError unless each is a number more than 0."""
     given = {name: more_than_0(name, value) for name, value in options.items() if value is not None}
     return functools.partial(score, **given) if given else score
 
@@ -205,12 +209,12 @@ SCORES: dict[str, Score] = {name: build() for name, build in BUILDERS.items()}
 
 
 @functools.cache
-def make_score(text: str) -> Score:
+def make_score(text: str, key: str = "score") -> Score:
     """The score that a text names, with options: "gaussian:width=2", "kernel:name=boxcar", "additive:hidden=64".
 
-    Raises ValueError for another name or option.
+    Raises ValueError for another name or option; `key` is what the error calls the text.
     """
-    return naming.build("score", text, BUILDERS)
+    return naming.build(key, text, BUILDERS)
 
 
 def _require_equal_sizes(query: Array, key: Array) -> None:

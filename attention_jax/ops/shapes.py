@@ -1,4 +1,4 @@
-"""Checks that speak: every refusal names the argument, and both shapes or every choice."""
+"""Checks of shapes and choices, whose errors name the argument with its shape or value, and what it needs."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +22,7 @@ def require_shape(name: str, array: Array, expected: tuple[int, ...], because: s
 
 
 def require_broadcast(name: str, shape: tuple[int, ...], target_name: str, target: tuple[int, ...]) -> None:
-    """Raise ValueError unless `shape` broadcasts to `target` without enlarging it."""
+    """Raise ValueError unless `shape` broadcasts to exactly `target`."""
     try:
         fits = np.broadcast_shapes(shape, target) == tuple(target)
     except ValueError:
@@ -47,19 +47,19 @@ def require_batch(**arrays: Array) -> None:
 
 
 def require_batch_count(name: str, shape: tuple[int, ...], target_name: str, target: tuple[int, ...]) -> None:
-    """Raise ValueError where `shape` has batch axes, but not as many as `target`: which of them it means is a guess.
+    """Raise ValueError for a `shape` with other than `target`'s number of batch axes, or none: which are meant is a guess.
 
-    Axes of size 1 do not count, since it is the same wherever they stand.
+    Batch axes of size 1 do not count, because they mean the same anywhere.
     """
     if len(shape) != len(target) and any(size != 1 for size in shape[:-2]):
         raise ValueError(
             f"{name} {shape} has batch axes {shape[:-2]} and the {target_name} {target} have {target[:-2]}: give it an "
-            f"axis of size 1 for each that it lacks, as {name}[:, None] for heads (of a rule, materialize it first)."
+            f"axis of size 1 for each missing one, as {name}[:, None] for heads (materialize a rule first)."
         )
 
 
 def align_ranks(*arrays: Array) -> tuple[Array, ...]:
-    """The arrays with axes of size one put in front, so that all have the rank of the largest."""
+    """The arrays, with axes of size 1 put in front until all have the rank of the largest."""
     rank = max(jnp.ndim(a) for a in arrays)
     return tuple(jnp.reshape(a, (1,) * (rank - jnp.ndim(a)) + jnp.shape(a)) for a in arrays)
 

@@ -106,7 +106,7 @@ def test_the_docs_carry_what_each_backend_takes():
             "backend='chunked:queries=4,keys=3': its normalizer needs whole rows; backend='reference' can",
         ),
         ({"score": "location:longest=8"}, "a score by the places of keys needs them whole"),
-        ({"normalizer": "sum"}, "normalize='sum' divides weights ≥ 0, and score='scaled_dot' may be negative"),
+        ({"normalizer": "sum"}, "normalize='sum': needs weights of 0 or more, and score='scaled_dot' may be negative"),
         ({"normalizer": "sum", "score": "kernel", "encoding": "alibi"}, "a position encoding that adds to scores"),
         ({"backend": "cudnn"}, "backend='cudnn': choose one of reference, chunked"),
         ({"backend": "chunked:queries=0"}, "queries=0: needs a whole number, 1 or more"),

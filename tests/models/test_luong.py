@@ -135,7 +135,10 @@ def test_the_gradient_reaches_the_predicted_centre_and_is_that_of_finite_differe
         ({"score": "dot", "span": "near"}, "span='near': choose one of global, local_m, local_p"),
         ({"score": "dot", "output": "state"}, "output='state', attends='after': 'attentional' goes with 'after' alone"),
         ({"score": "dot", "attends": "never", "output": "deep"}, "input_feeding=True, attends='never': what is fed"),
-        ({"score": "dot", "normalize": "sum"}, "normalize='sum' divides weights ≥ 0, and score='dot' may be negative"),
+        (
+            {"score": "dot", "normalize": "sum"},
+            "normalize='sum': needs weights of 0 or more, and score='dot' may be negative",
+        ),
         (
             {"score": "location", "backend": "chunked"},
             "backend='chunked': a score by the places of keys needs them whole",
@@ -150,5 +153,5 @@ def test_what_does_not_go_together_is_refused_by_name(changed, message):
 
 def test_more_words_than_the_location_score_has_room_for_are_refused():
     module = RecurrentTranslator(**DEFAULTS | {"score": "location:longest=5"})
-    with pytest.raises(ValueError, match=r"there are 7 keys, and w \(8, 5\) has places for 5"):
+    with pytest.raises(ValueError, match=r"there are 7 keys, and w \(8, 5\) has room for 5"):
         module.init(jax.random.key(0), SOURCE, LENGTHS, INPUTS)

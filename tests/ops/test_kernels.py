@@ -64,5 +64,5 @@ def test_bfloat16_distances_are_taken_in_float32(random):
 
 
 def test_an_unknown_kernel_is_refused_with_the_list():
-    with pytest.raises(ValueError, match="no kernel 'tricube': choose one of gaussian, boxcar"):
+    with pytest.raises(ValueError, match="kernel='tricube': choose one of gaussian, boxcar"):
         kernel_weights(jnp.ones((1, 1)), jnp.ones((1, 1)), "tricube")

@@ -34,7 +34,7 @@ def test_windowed_attention_is_attention_under_a_window(random, reach):
 
 
 def test_kernels_that_do_not_fit_are_refused_by_name():
-    with pytest.raises(ValueError, match="kernel of size 4: one that is centred needs an odd size"):
+    with pytest.raises(ValueError, match="the kernel has size 4: needs an odd size"):
         convolution(jnp.zeros((5, 2)), jnp.zeros((4, 2, 2)))
     with pytest.raises(ValueError, match=r"x \(5, 2\) and kernel"):
         convolution(jnp.zeros((5, 2)), jnp.zeros((3, 4, 2)))

@@ -127,7 +127,7 @@ def test_a_cap_is_never_left_and_far_from_it_nothing_changes():
         ("max", "normalize='max': choose one of softmax, sum, sigmoid"),
         ("top_k:k=0", "normalize='top_k:k=0': k=0: needs a whole number, 1 or more"),
         ("softcap:cap=-1", "cap=-1: needs a number more than 0"),
-        ("softmax:k=2", "normalize='softmax:k=2': softmax got an unexpected keyword argument"),
+        ("softmax:k=2", "normalize='softmax:k=2': has no option 'k'"),
     ],
 )
 def test_a_name_or_an_option_that_is_not_known_is_refused(text, message):

@@ -168,7 +168,7 @@ def test_the_location_score_is_a_product_with_the_query_alone():
     query, _, _ = inputs("dot")
     w = jax.random.normal(jax.random.key(5), (DQ, 9))
     np.testing.assert_allclose(location(query, w, 7), np.asarray(query) @ np.asarray(w)[:, :7], rtol=1e-5, atol=1e-5)
-    with pytest.raises(ValueError, match=r"there are 10 keys, and w \(4, 9\) has places for 9"):
+    with pytest.raises(ValueError, match=r"there are 10 keys, and w \(4, 9\) has room for 9: raise longest"):
         location(query, w, 10)
 
 
@@ -204,7 +204,7 @@ def test_the_hidden_size_of_a_network_may_be_named():
     ("text", "message"),
     [
         ("cos", "score='cos': choose one of dot, scaled_dot"),
-        ("gaussian:sigma=2", "score='gaussian:sigma=2': gaussian got an unexpected keyword argument 'sigma'"),
+        ("gaussian:sigma=2", "score='gaussian:sigma=2': has no option 'sigma'"),
         ("gaussian:width=0", "width=0: needs a number more than 0"),
         ("gaussian:width=wide", "width='wide': needs a number more than 0"),
         ("kernel:name=cauchy", "name='cauchy': choose one of gaussian, boxcar"),
