@@ -1,7 +1,7 @@
-"""Ways to compute the same attention: what each can do, which one is chosen, and the one function that modules call.
+"""Ways to compute the same attention, what each of them can do, and `attend`, the one function that modules call.
 
 `reference` holds the weights of all queries and keys; `chunked` goes through blocks of them, in linear memory. What a
-backend cannot do it refuses by name; none is ever put in another's place.
+backend cannot do it refuses by name; it is never replaced by another in silence.
 """
 
 import functools
@@ -16,11 +16,11 @@ from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.pooling import attention_of
 
 AUTO = "auto"
-LONG = 2048  # keys from which on blocks take less memory than all weights, and no more time
+LONG = 2048  # keys; from here on blocks take less memory than all weights, and no more time
 
 
 class Backend(NamedTuple):
-    """`attend(query, key, value, attention)`, and why it cannot: "" where it can."""
+    """A backend's `attend(query, key, value, attention)`, and why it cannot do what is asked ("" if it can)."""
 
     attend: Callable[[Array, Array, Array, Attention], Attended]
     refusal: Callable[[Attention], str] = lambda attention: ""
@@ -51,9 +51,9 @@ def attend(
     value: Float[Array, "*#batch k v"],
     **asked: Any,
 ) -> Attended:
-    """`ops.pooling.attend` by the backend that `name` names, or "auto"; `asked` are its keywords, and `with_weights`.
+    """`ops.pooling.attend`, by the backend `name` or "auto"; `asked` are its keywords, and `with_weights`.
 
-    Raises ValueError for what that backend cannot do.
+    Raises ValueError for what the backend cannot do.
     """
     attention = attention_of(**asked)
     chosen = choose(name, [attention], key.shape[-2])
@@ -61,18 +61,18 @@ def attend(
 
 
 def require(name: str, attention: Attention) -> None:
-    """Raise ValueError where a backend cannot do what is asked; of "auto", the `reference` one always can."""
+    """Raise ValueError if a backend cannot do what is asked; "auto" always can, because `reference` can."""
     if name == AUTO:
         return
     reason = make_backend(name).refusal(attention)
     if reason:
-        raise ValueError(f"backend={name!r}: {reason}; backend='reference' can.")
+        raise ValueError(f"backend={name!r}: {reason}. Choose backend='reference'.")
 
 
 def choose(name: str, asked: Sequence[Attention], length: int) -> str:
-    """The backend itself; for "auto" `chunked` where it can do all that is asked and `length` keys are many.
+    """The backend's name; for "auto", `chunked` if there are many keys, `length`, and it can do all that is asked.
 
-    Raises ValueError where the backend that is named cannot.
+    Raises ValueError if the backend that is named cannot.
     """
     if name == AUTO:
         return "chunked" if length >= LONG and not any(map(chunked.refusal, asked)) else "reference"

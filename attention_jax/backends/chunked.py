@@ -1,8 +1,8 @@
-"""Attention block by block: time as ever, memory that grows with queries + keys and never with their product.
+"""Attention block by block: memory grows with queries + keys, not with their product; time is as in the reference.
 
-Each block of queries goes through the keys, block after block, and keeps a running peak, sum and pool of what it has
-read (Milakov & Gimelshein 2018, alg. 3; Rabe & Staats 2021, §3). Gradients compute every block again. Masks, biases and
-dropout are made for one block at a time, from rules, positions and hashed logical indices.
+Each block of queries reads the keys block after block, and keeps a running peak, sum and pool of what it has read
+(Milakov & Gimelshein 2018, alg. 3; Rabe & Staats 2021, §3). Gradients compute every block again. Masks, biases and
+dropout are made for one block at a time: from rules, from positions, and from hashed logical indices.
 """
 
 import functools
@@ -27,12 +27,12 @@ from attention_jax.ops.shapes import (
 
 
 def refusal(attention: Attention) -> str:
-    """Why blocks cannot do what is asked; "" where they can."""
+    """Why this backend cannot do what is asked; "" if it can."""
     reasons = {
-        "weights are never all made": attention.with_weights or attention.replacement is not None,
-        "a score by the places of keys needs them whole": attention.score.room is not None,
-        "its normalizer needs whole rows": attention.normalizer.stream is None,
-        "a bias that is an array is as large as what blocks avoid (give a function of positions)": (
+        "it never makes all weights": attention.with_weights or attention.replacement is not None,
+        "a score by the positions of keys needs all keys at once": attention.score.room is not None,
+        "this normalizer needs whole rows": attention.normalizer.stream is None,
+        "a bias that is an array is as large as the weights that it avoids (give a function of positions)": (
             attention.bias is not None
         ),
     }
@@ -40,7 +40,7 @@ def refusal(attention: Attention) -> str:
 
 
 class Job(NamedTuple):
-    """What every block needs to know: what is asked, how its rows stream, which keys they see, how many there are."""
+    """What all blocks share: what is asked, the normalizer's stream, the mask as a rule, and the number of keys."""
 
     attention: Attention
     stream: Stream
@@ -49,24 +49,24 @@ class Job(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """A block of queries: features, indices in the whole, places."""
+    """A block of queries, their indices among all queries, and their positions."""
 
     query: Float[Array, "*batch q d"]
     indices: Int[Array, " q"]
-    places: Any
+    positions: Any
 
 
 class Keys(NamedTuple):
-    """A block of keys and their values."""
+    """A block of keys and their values, the keys' indices among all keys, and their positions."""
 
     key: Float[Array, "*batch k d"]
     value: Float[Array, "*batch k v"]
     indices: Int[Array, " k"]
-    places: Any
+    positions: Any
 
 
 class Running(NamedTuple):
-    """What a block of queries knows of the keys so far: the highest score, Σ share, and Σ share · value."""
+    """The state of a block of queries after some blocks of keys: the highest score, Σ share, and Σ share · value."""
 
     peak: Float[Array, "*batch q 1"]
     total: Float[Array, "*batch q 1"]
@@ -80,7 +80,7 @@ def pooled(
     attention: Attention,
     blocks: tuple[int, int],
 ) -> Attended:
-    """What `attention` says, in blocks of so many queries and keys."""
+    """The attention that the record asks for, in blocks of `blocks` = (queries, keys)."""
     require_batch(key=key, value=value)
     require_same_size(-2, key=key, value=value)
     relative, stream = attention.relative, attention.normalizer.stream
@@ -97,7 +97,7 @@ def pooled(
 
 
 def _read(job: Job, dtype, block: Queries, by_key: Keys) -> Float[Array, "*batch q v"]:
-    """What one block of queries pools from all keys."""
+    """The pooled values of one block of queries, from all keys."""
     counts = _count(job, block, by_key.indices) if job.stream.counts else None
     step = jax.checkpoint(functools.partial(_step, job, block, counts), prevent_cse=False)
     start = _start(job, block, by_key)
@@ -120,23 +120,26 @@ def _step(job: Job, block: Queries, counts: Array | None, running: Running, keys
     weights = jnp.where(allowed, stream.share(below, None if counts is None else align_ranks(below, counts)[1]), 0)
     total = running.total * decay + jnp.sum(weights, axis=-1, keepdims=True)
     if relative.falloff is not None:
-        weights = jnp.multiply(*align_ranks(weights, relative.falloff(relative.params, block.places, keys.places)))
+        weights = jnp.multiply(
+            *align_ranks(weights, relative.falloff(relative.params, block.positions, keys.positions))
+        )
     kept = drop(weights, job.attention.dropout, (block.indices[0], keys.indices[0]))
     found = jnp.einsum(
         "...qk,...kv->...qv", kept.astype(keys.value.dtype), keys.value, preferred_element_type=total.dtype
     )
     if relative.mix is not None:
-        found += relative.mix(relative.params, kept, block.places, keys.places).astype(found.dtype)
+        found += relative.mix(relative.params, kept, block.positions, keys.positions).astype(found.dtype)
     return Running(peak, total, running.values * decay + found)
 
 
 def _scores(job: Job, block: Queries, keys: Keys) -> tuple[Array, Bool[Array, "*batch q k"]]:
-    """The scores of a block, and which of them are allowed; keys that only fill up the last block are not."""
+    """The scores of a block, and which of them are allowed; keys that only pad the last block are not."""
     attention, relative = job.attention, job.attention.relative
     scores = attention.score.apply(block.query, keys.key, *attention.score_params)
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     if relative.bias is not None:
-        scores = jnp.add(*align_ranks(scores, relative.bias(relative.params, block.query, block.places, keys.places)))
+        bias = relative.bias(relative.params, block.query, block.positions, keys.positions)
+        scores = jnp.add(*align_ranks(scores, bias))
     scores, allowed = align_ranks(scores, job.rule.block(block.indices, keys.indices))
     allowed = allowed & align_ranks(scores, keys.indices < job.num_keys)[1]
     return job.stream.bend(scores), jnp.broadcast_to(allowed, scores.shape)
@@ -155,7 +158,7 @@ def _count(job: Job, block: Queries, indices: Int[Array, "blocks k"]) -> Array:
 
 
 def _start(job: Job, block: Queries, by_key: Keys) -> Running:
-    """Before the first key: nothing read, or a sink alone."""
+    """The state before the first key: empty, or with the sink alone."""
     first = jax.tree.map(lambda array: array[0], by_key)
     scores = jax.eval_shape(lambda: _scores(job, block, first)[0])
     column = (*scores.shape[:-1], 1)
@@ -172,7 +175,7 @@ def _start(job: Job, block: Queries, by_key: Keys) -> Running:
 
 
 def _rule(attention: Attention, query: Array, key: Array) -> MaskRule:
-    """The mask as a rule, of the ranks that scores have. Raises ValueError where it does not fit."""
+    """The mask as a rule. Raises ValueError if it does not fit the scores."""
     batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     scores = (*batch, query.shape[-2], key.shape[-2])
     rule = as_rule(attention.mask, *scores[-2:])
@@ -182,21 +185,21 @@ def _rule(attention: Attention, query: Array, key: Array) -> MaskRule:
     return rule
 
 
-def _blocks(size: int, query: Array, places: Array | None) -> tuple:
-    """Queries, their indices and places, in blocks of `size` that come first; the last is filled up."""
+def _blocks(size: int, query: Array, positions: Array | None) -> tuple:
+    """Queries, their indices and positions in blocks of `size`, with blocks as the first axis; the last is padded."""
     size = min(size, query.shape[-2])
     count = -(-query.shape[-2] // size)
     index = jnp.arange(count * size).reshape(count, size)
-    return _split(query, count, size, -2), index, None if places is None else _split(places, count, size, -1)
+    return _split(query, count, size, -2), index, None if positions is None else _split(positions, count, size, -1)
 
 
-def _key_blocks(size: int, key: Array, value: Array, places: Array | None) -> tuple:
-    keys, index, places = _blocks(size, key, places)
-    return keys, _split(value, len(index), index.shape[1], -2), index, places
+def _key_blocks(size: int, key: Array, value: Array, positions: Array | None) -> tuple:
+    keys, index, positions = _blocks(size, key, positions)
+    return keys, _split(value, len(index), index.shape[1], -2), index, positions
 
 
 def _split(array: Array, count: int, size: int, axis: int) -> Array:
-    """[..., n, …] → [count, ..., size, …], filled up with copies of the last."""
+    """[..., n, …] → [count, ..., size, …], padded with copies of the last entry."""
     axis += array.ndim
     padding = [(0, 0)] * array.ndim
     padding[axis] = (0, count * size - array.shape[axis])

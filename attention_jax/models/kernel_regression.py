@@ -1,4 +1,4 @@
-"""Nadaraya–Watson estimators of a function from one sample: fixed, rule-of-thumb and learned widths."""
+"""Nadaraya–Watson estimators of a function from one sample, with fixed, rule-of-thumb and learned widths."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from attention_jax.ops.kernels import KERNELS, kernel_weights
 from attention_jax.ops.pooling import kernel_regression
+from attention_jax.ops.shapes import require_choice
 
 Inputs = Float[Array, "n d"]
 Values = Float[Array, "n v"]
@@ -17,29 +18,29 @@ Widths = Float[Array, " d"]
 
 
 class Estimator(NamedTuple):
-    """A kernel and the width it chooses from a sample: `width(x, y) → [D]`."""
+    """A kernel, and the rule that chooses its width from a sample: `width(x, y) → [D]`."""
 
     kernel: str
     width: Callable[[Inputs, Values], Widths]
 
     def weights(self, x: Inputs, y: Values, queries: Float[Array, "q d"]) -> Float[Array, "q n"]:
-        """How much each sample counts for each query; a query with an empty neighbourhood weighs all alike."""
+        """The weight of each sample for each query; equal weights for a query with an empty neighbourhood."""
         return kernel_weights(queries, x, self.kernel, self.width(x, y), empty="mean")
 
     def __call__(self, x: Inputs, y: Values, queries: Float[Array, "q d"]) -> Float[Array, "q v"]:
-        """The estimate at the queries; an empty neighbourhood gets the mean of the values."""
+        """The estimate at the queries; the mean of all values for a query with an empty neighbourhood."""
         return kernel_regression(queries, x, y, kernel=self.kernel, width=self.width(x, y), empty="mean")
 
 
 def estimator(
     name: str, steps: int, learning_rate: float, kernel: tuple[str, Array | float] = ("gaussian", 1.0)
 ) -> Estimator:
-    """`average`, `silverman`, `learned`, `learned_leaky`, KERNEL_WIDTH such as `boxcar_0.5`, or `kernel`.
+    """`average`, `silverman`, `learned`, `learned_leaky`, `kernel`, or KERNEL_WIDTH such as `boxcar_0.5`.
 
-    The last is the kernel and width given as `kernel`; the width may be traced. Raises ValueError for another name.
+    `kernel` is the given kernel and width; the width may be traced. Raises ValueError for another name.
     """
-    if name == "kernel" and kernel[0] not in KERNELS:
-        raise ValueError(f"no kernel {kernel[0]!r}: choose one of {', '.join(KERNELS)}.")
+    if name == "kernel":
+        require_choice("kernel.name", kernel[0], tuple(KERNELS))
     rules = {
         "average": Estimator("constant", lambda x, y: jnp.ones(x.shape[-1])),
         "silverman": Estimator("gaussian", lambda x, y: silverman_width(x)),
@@ -52,7 +53,8 @@ def estimator(
     shape, _, width = name.rpartition("_")
     if shape not in KERNELS or not _is_positive(width):
         raise ValueError(
-            f"no estimator {name!r}: choose {', '.join(rules)}, or KERNEL_WIDTH with one of {', '.join(KERNELS)}."
+            f"estimators={name!r}: choose one of {', '.join(rules)}, or KERNEL_WIDTH (boxcar_0.5) with one of "
+            f"{', '.join(KERNELS)}."
         )
     return Estimator(shape, lambda x, y: jnp.full(x.shape[-1], float(width)))
 
@@ -73,8 +75,8 @@ def learned_width(
 ) -> tuple[Widths, Float[Array, " steps"]]:
     """The width of each coordinate by gradient descent (Adam on log width, from 1), and its losses.
 
-    With `leave_one_out` a pair is not among its own keys. Without, the loss is smallest at width 0,
-    where every point predicts itself: the leak that ruins the textbook example.
+    With `leave_one_out` a pair is not among its own keys. Without it, the loss is smallest at width 0, where every
+    point predicts itself: the leak that ruins the textbook example.
     """
     keep = ~jnp.eye(len(x), dtype=bool) if leave_one_out else None
     optimizer = optax.adam(learning_rate)

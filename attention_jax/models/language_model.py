@@ -1,4 +1,4 @@
-"""A Transformer of one text: each token is predicted from those before it, wherever they are said to stand."""
+"""A Transformer language model: each token is predicted from the tokens before it, at positions that are given."""
 
 import math
 from typing import Any
@@ -11,20 +11,21 @@ from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, st
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.mixers import ATTENTION, MIXERS
 from attention_jax.modules.normalization import Norm
-from attention_jax.modules.positions import Places, PositionEncoding
+from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Reading, into_cache, look_at
 from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, causal_mask, combine, keys_mask, segment_mask
 from attention_jax.ops.positions import require_room
 
-SITE = "decoder"
+KIND = "decoder"  # of attention: the only one
 
 
 class LanguageModel(nn.Module, kw_only=True):
-    """Causal layers over embeddings and positions, with one matrix for embeddings and logits where `is_tied`.
+    """Causal layers over embeddings and positions; if `is_tied`, embeddings and logits share one matrix.
 
-    `positions` names the encoding and `max_length` is the room of one that has a table; the rest is `layer`'s.
+    `positions` names the encoding; `max_length` is the number of positions of an encoding with a table. `layer` has the
+    other fields of a config.
     """
 
     vocabulary: int
@@ -66,7 +67,12 @@ class LanguageModel(nn.Module, kw_only=True):
 
     def new_encoding(self) -> PositionEncoding:
         """The encoding that `positions` names, without parameters yet."""
-        return self.layer.encoding(self.positions, SITE, self.max_length)
+        return self.layer.encoding("positions", self.positions, KIND, self.max_length)
+
+    def require_room(self, length: int) -> None:
+        """Raise ValueError where the encoding has no positions for a text of `length` tokens."""
+        encoding = self.new_encoding()
+        require_room(self.positions, encoding.record, encoding.sizes, length, "positions")
 
     def __call__(
         self,
@@ -79,11 +85,13 @@ class LanguageModel(nn.Module, kw_only=True):
     ) -> Float[Array, "batch t v"]:
         """Logits of every next token.
 
-        `positions` are 0, 1, … unless given. What is padding, on either side, no token reads and no batch norm counts:
-        where each row is one text, `valid` tells it; where texts are packed, so that tokens attend within their
-        segment alone, it is segment 0. With neither, nothing is padding. Raises ValueError for both, where the encoding
-        has no room, or where layers do not attend and there are segments. `edits` change heads of the one kind,
-        "decoder"; their arrays have layers first.
+        `positions` are 0, 1, … unless given. If each row is one text, `valid` is False for padding, on either side. If
+        rows are packed, tokens attend within their segment alone, and segment 0 is padding. With neither, nothing is
+        padding. No token reads padding, and no batch norm counts it. `edits` change the heads of kind "decoder"; their
+        arrays have layers as the first axis.
+
+        Raises ValueError for both `segments` and `valid`, for a text that the encoding has no room for, and for
+        segments with a mixer that does not attend.
         """
         return self._read(tokens, positions, segments, dropout, valid, edits)[0]
 
@@ -94,19 +102,19 @@ class LanguageModel(nn.Module, kw_only=True):
         segments: Int[Array, "batch t"] | None = None,
         edits: Edits = NO_EDITS,
     ) -> dict[str, Heads]:
-        """Weights `[batch, layers, heads, T, T]` and outputs of every head, of the one kind, "decoder".
+        """{"decoder": what every head does}: weights `[batch, layers, heads, T, T]`, outputs `[…, T, F]`.
 
-        Raises ValueError where layers do not attend.
+        Raises ValueError for a mixer that does not attend.
         """
         if self.layer.mixer in MIXERS:
             raise ValueError(f"mixer={self.layer.mixer!r}: has no attention to show.")
-        found: Any = self._read(tokens, positions, segments, edits=edits, with_heads=True)[1]
-        return {SITE: stack_layers(found)}
+        heads: Any = self._read(tokens, positions, segments, edits=edits, with_heads=True)[1]
+        return {KIND: stack_layers(heads)}
 
     def init_cache(self, positions: Int[Array, "batch room"]) -> Cache:
-        """The cache before the first token of texts whose tokens will stand at `positions`.
+        """The cache before the first token of texts whose tokens will have these `positions`.
 
-        Raises ValueError where layers do not attend to all earlier tokens: there is no step of theirs.
+        Raises ValueError for a mixer other than attention to all earlier tokens, because it has no `step`.
         """
         if self.layer.mixer != ATTENTION:
             raise ValueError(f"mixer={self.layer.mixer!r}: only {ATTENTION!r} reads token by token.")
@@ -117,7 +125,7 @@ class LanguageModel(nn.Module, kw_only=True):
     def step(
         self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
     ) -> tuple[Float[Array, "batch v"], Cache]:
-        """Logits of the token after `tokens`, NaN where there is no room left, and the cache that has read them."""
+        """Logits of the token after `tokens`, NaN if the cache has no room for these, and the cache with them."""
         return self.extend(tokens[:, None], jnp.ones_like(tokens), cache, edits)
 
     def extend(
@@ -127,18 +135,19 @@ class LanguageModel(nn.Module, kw_only=True):
         cache: Cache,
         edits: Edits = NO_EDITS,
     ) -> tuple[Float[Array, "batch v"], Cache]:
-        """Read the first `counts` of each row's tokens, one or more, in one pass: what as many steps would say.
+        """Read the first `counts` (1 or more) of each row's tokens in one pass, as so many steps would.
 
-        Logits of the token after the last of them, NaN where there is no room for it, and the cache that has read them.
+        Gives the logits of the token after the last of them, NaN if the cache has no room for these, and the cache with
+        them.
         """
         length, room = tokens.shape[-1], cache.memory.shape[-1]
         index = jnp.minimum(cache.cursor[:, None] + jnp.arange(length)[None], room - 1)
         now = jnp.take_along_axis(cache.memory, index, axis=1)
-        places, valid = Places(now, cache.memory), jnp.arange(length)[None] < counts[:, None]
+        positions, valid = QueryKeyPositions(now, cache.memory), jnp.arange(length)[None] < counts[:, None]
         x, written = self._embed(tokens, now, None), []
         for layer, (block, held) in enumerate(zip(self.blocks, cache.state, strict=True)):
-            reading = Reading(causal_mask(length, room, cache.cursor), places, into_cache(held, cache.cursor))
-            x, held, _ = block(x, valid, reading, None, look_at(edits, SITE, layer, False))
+            reading = Reading(causal_mask(length, room, cache.cursor), positions, into_cache(held, cache.cursor))
+            x, held, _ = block(x, valid, reading, None, look_at(edits, KIND, layer, False))
             written.append(held)
         last = jnp.take_along_axis(x, (counts - 1)[:, None, None], axis=1)
         last = within_room(last, cache.cursor + counts - 1, room)
@@ -156,30 +165,28 @@ class LanguageModel(nn.Module, kw_only=True):
     ) -> tuple[Array, list[Heads | None]]:
         length = tokens.shape[-1]
         if positions is None:
-            require_room(self.positions, self.encoding.record, self.encoding.sizes, length)
+            self.require_room(length)
             positions = jnp.arange(length)[None]
-        mask, valid = self._seen(tokens, segments, valid)
-        reading = Reading(mask, Places(positions, positions))
+        mask, valid = self._mask(tokens, segments, valid)
+        reading = Reading(mask, QueryKeyPositions(positions, positions))
         x, found = self._embed(tokens, positions, dropout), []
         for index, block in enumerate(self.blocks):
-            look = look_at(edits, SITE, index, with_heads)
+            look = look_at(edits, KIND, index, with_heads)
             x, _, heads = block(x, valid, reading, dropout and dropout.fold(1000 + index), look)
             found.append(heads)
         return self._logits(x, valid, dropout is not None), found
 
-    def _seen(self, tokens: Array, segments: Array | None, valid: Array | None) -> tuple[Mask | None, Array]:
-        """Who may attend to whom, and which tokens are not padding."""
+    def _mask(self, tokens: Array, segments: Array | None, valid: Array | None) -> tuple[Mask | None, Array]:
+        """The mask of attention, and which tokens are not padding."""
         earlier = causal_mask(tokens.shape[-1], tokens.shape[-1])
         if segments is None:
             if valid is None:
                 return earlier, jnp.ones_like(tokens, bool)
             return combine(earlier, keys_mask(valid)), valid
         if valid is not None:
-            raise ValueError("segments and valid are both given: segment 0 tells already what is padding.")
+            raise ValueError("segments and valid are both given: give segments alone, where padding is segment 0.")
         if self.layer.mixer in MIXERS:
-            raise ValueError(
-                f"mixer={self.layer.mixer!r} reads each row as one text: it takes `valid`, and no segments."
-            )
+            raise ValueError(f"mixer={self.layer.mixer!r}: reads each row as one text; give `valid`, not segments.")
         valid = segments > 0
         return combine(earlier, segment_mask(segments, segments), keys_mask(valid)), valid
 
@@ -187,7 +194,7 @@ class LanguageModel(nn.Module, kw_only=True):
         x = self.embedding(tokens) * math.sqrt(self.layer.width)
         if self.encoding.record.add:
             x = self.encoding.add(x, positions)
-        return drop(x, self.layer.site(dropout, "embeddings", 0))
+        return drop(x, self.layer.dropout_at("embeddings", 0, dropout))
 
     def _logits(self, x: Array, valid: Array, is_training: bool) -> Array:
         if self.layer.norm_first:

@@ -1,4 +1,4 @@
-"""A recurrent encoder–decoder with any attention: that of Bahdanau et al. 2015, of Luong et al. 2015, or none."""
+"""A recurrent encoder–decoder with any attention, as in Bahdanau et al. 2015 or Luong et al. 2015, or with none."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,11 +26,11 @@ SITES = ("embeddings", "layers", "attention", "output")
 ATTENDS = ("before", "after", "never")
 OUTPUTS = ("state", "deep", "attentional")
 SPANS = ("global", "local_m", "local_p")
-KIND = "cross"
+KIND = "cross"  # of attention: the only one
 
 
 class Memory(NamedTuple):
-    """What the encoder hands to the decoder; keys are projected once, not at each step."""
+    """The encoded source. Keys are projected once, not at each step of the decoder."""
 
     keys: Float[Array, "batch s h"]
     values: Float[Array, "batch s v"]
@@ -39,14 +39,14 @@ class Memory(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """The layers' states, and what is fed back beside the next word (nothing, or the attentional vector)."""
+    """The layers' states, and the attentional vector that is fed back beside the next word; None: nothing is."""
 
     layers: tuple[State, ...]
     feed: Float[Array, "batch f"] | None
 
 
 class Word(NamedTuple):
-    """What one decoder step reads: the word's share of the gates, its place, masks of dropout, what is changed."""
+    """The input of one decoder step: the word's part of the gates, its position, dropout, and the edit of the head."""
 
     gates: Float[Array, "batch gh"]
     position: Int[Array, " batch"]
@@ -56,7 +56,7 @@ class Word(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What one decoder step says; `weights` are None where there are none, or nobody asked."""
+    """The result of one decoder step; `weights` are None without attention, or if they were not asked for."""
 
     hidden: Float[Array, "batch h"]
     context: Float[Array, "batch v"]
@@ -67,19 +67,21 @@ Advance = Callable[[DecoderState, Word], tuple[DecoderState, Output]]
 
 
 class RecurrentTranslator(nn.Module, kw_only=True):
-    """Layers of recurrent cells on both sides, and what the decoder asks of the encoder's outputs.
+    """Layers of recurrent cells on both sides, with attention from the decoder's states to the encoder's outputs.
 
-    `attends` "before": the decoder's last state asks, and the context is read beside the word (Bahdanau et al. 2015,
-    A.1.2, A.2.2). "after": its new state h asks, and h̃ = tanh(W_c [c; h]) predicts (Luong et al. 2015, eq. 5), read
-    beside the next word with `input_feeding` (§3.3). "never": the context is the encoder's last state at every step
-    (Cho et al. 2014). `output` predicts from the "state", from "deep", a maxout layer over state, context and previous
-    word (Bahdanau et al. 2015, A.2.2), or from h̃: "attentional".
-
-    `score`, `normalize` and `backend` are as in `AttentionSpec`; keys are projected where the score needs equal sizes
-    and theirs is another. `span` is "global", or a `window` of keys on either side of the word's own place ("local_m")
-    or of a predicted one ("local_p", Luong et al. 2015, §3.2). `bidirectional` reads the source both ways; the decoder
-    then starts from tanh(W h) of each layer's final states, else from the states themselves. `dropout_sites`:
-    embeddings, layers (between them), attention (weights), output.
+    - `attends`: which decoder state is the query. "before": the state before the word; the context is read beside the
+      word (Bahdanau et al. 2015, A.1.2, A.2.2). "after": the new state h, from which h̃ = tanh(W_c [c; h]) is made
+      (Luong et al. 2015, eq. 5). "never": no attention; the context is the encoder's last state (Cho et al. 2014).
+    - `output`: what the next word is predicted from. "state"; "deep": a maxout layer over state, context and previous
+      word (Bahdanau et al. 2015, A.2.2); "attentional": h̃, for `attends` "after" alone.
+    - `input_feeding`: h̃ is read beside the next word (Luong et al. 2015, §3.3).
+    - `score`, `normalize`, `backend`: as in `AttentionSpec`. Keys are projected if the score needs queries and keys of
+      equal size and they are not.
+    - `span`: "global", all keys; or the keys at most `window` positions from a centre, which is the word's own position
+      ("local_m") or predicted ("local_p", Luong et al. 2015, §3.2).
+    - `bidirectional`: the source is read both ways, and the decoder starts from tanh(W h) of each layer's final states;
+      otherwise from the states themselves.
+    - `dropout_sites`: embeddings, layers (between them), attention (weights), output.
     """
 
     source_vocabulary: int
@@ -110,12 +112,12 @@ class RecurrentTranslator(nn.Module, kw_only=True):
             require_choice(name, getattr(self, name), known)
         for site in self.dropout_sites:
             require_choice("dropout_sites", site, SITES)
-        if (self.output == "attentional") != (self.attends == "after"):
-            raise ValueError(
-                f"output={self.output!r}, attends={self.attends!r}: 'attentional' goes with 'after' alone."
-            )
+        if self.output == "attentional" and self.attends != "after":
+            raise ValueError(f"output='attentional': requires attends='after', and attends={self.attends!r}.")
+        if self.output != "attentional" and self.attends == "after":
+            raise ValueError(f"output={self.output!r}: attends='after' requires output='attentional'.")
         if self.input_feeding and self.attends != "after":
-            raise ValueError(f"input_feeding=True, attends={self.attends!r}: what is fed is the vector of 'after'.")
+            raise ValueError(f"input_feeding=True: requires attends='after', and attends={self.attends!r}.")
         self.spec.check()
         super().__post_init__()
 
@@ -167,7 +169,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
 
     @property
     def room(self) -> int | None:
-        """The longest source that it can attend to; None: any."""
+        """The longest source that the score has room for; None: any."""
         return None if self.attends == "never" else self._score.room
 
     @property
@@ -180,7 +182,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
 
     @property
     def feed_size(self) -> int:
-        """Features that join the word's embedding at the first layer's input: the context, or h̃."""
+        """How many features are read beside the word's embedding: those of the context, or of h̃."""
         return self.hidden * self.input_feeding if self.attends == "after" else self.memory_size
 
     def __call__(
@@ -191,16 +193,16 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         dropout: Dropout | None = None,
         edits: Edits = NO_EDITS,
     ) -> Float[Array, "batch t v"]:
-        """Logits of every next word, teacher forced. `edits` change the one head of the one layer of "cross"."""
+        """Logits of every next word, teacher forced. `edits` change the one layer's one head, of kind "cross"."""
         return self.decode(self.encode(source, lengths, dropout), inputs, dropout, edits)
 
     def encode(
         self, source: Int[Array, "batch s"], lengths: Int[Array, " batch"], dropout: Dropout | None = None
     ) -> Memory:
-        """The source's memory; positions at or past a sentence's length are padding."""
+        """The source's memory; tokens from a sentence's length on are padding."""
         valid = jnp.arange(source.shape[-1])[None, :] < lengths[:, None]
-        embedded = drop(self.source_embedding(source), self.site(dropout, "embeddings", 0))
-        values, states = self.encoder(embedded, valid, self.site(dropout, "layers", 0))
+        embedded = drop(self.source_embedding(source), self.dropout_at("embeddings", 0, dropout))
+        values, states = self.encoder(embedded, valid, self.dropout_at("layers", 0, dropout))
         summary = states[-1][0]
         if self.bidirectional:
             states = tuple(
@@ -224,7 +226,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         inputs: Int[Array, "batch t"],
         edits: Edits = NO_EDITS,
     ) -> dict[str, Heads]:
-        """What attention does in one teacher-forced pass, as of one layer and head, "cross"; nothing without it.
+        """{"cross": what the one layer's one head does in a teacher-forced pass}; empty without attention.
 
         Weights are `[batch, 1, 1, T, S]`, outputs (contexts) `[batch, 1, 1, T, V]`.
         """
@@ -241,26 +243,26 @@ class RecurrentTranslator(nn.Module, kw_only=True):
     def step(
         self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
     ) -> tuple[Float[Array, "batch v"], Cache]:
-        """Logits of the word after `tokens`, and the cache that has read them."""
+        """Logits of the word after `tokens`, and the cache with them."""
         embedded = self.target_embedding(tokens)
         edit = jax.tree.map(lambda array: array[0], _by_word(edits, 1))
         word = Word(self._gates_of(embedded), cache.cursor, edit=edit)
         state, output = self._advance(cache.memory, False)(cache.state, word)
         return self._readout(output, embedded, None), Cache(cache.memory, state, cache.cursor + 1)
 
-    def site(self, dropout: Dropout | None, site: str, place: int) -> Dropout | None:
-        """Dropout with a key of its own for one place of a site, None where the site has none."""
+    def dropout_at(self, site: str, index: int, dropout: Dropout | None) -> Dropout | None:
+        """Dropout at a site, with another key for each `index`; None if the site has no dropout."""
         if dropout is None or site not in self.dropout_sites:
             return None
-        return dropout.fold(2 * SITES.index(site) + place)
+        return dropout.fold(2 * SITES.index(site) + index)
 
     def _teach(
         self, memory: Memory, inputs: Array, dropout: Dropout | None, edits: Edits, with_weights: bool
     ) -> tuple[Array, Output]:
-        embedded = drop(self.target_embedding(inputs), self.site(dropout, "embeddings", 1))
+        embedded = drop(self.target_embedding(inputs), self.dropout_at("embeddings", 1, dropout))
         steps = jnp.arange(inputs.shape[-1])
-        attention_dropout = self.site(dropout, "attention", 0)
-        between = self.site(dropout, "layers", 1)
+        attention_dropout = self.dropout_at("attention", 0, dropout)
+        between = self.dropout_at("layers", 1, dropout)
         masks = None if between is None else multiplier(between, (len(steps), self.layers, len(inputs), self.hidden))
         words = Word(
             jnp.swapaxes(self._gates_of(embedded), 0, 1),
@@ -271,36 +273,36 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         )
         _, said = jax.lax.scan(self._advance(memory, with_weights), self._start(memory), words)
         said = jax.tree.map(lambda array: jnp.swapaxes(array, 0, 1), said)
-        return self._readout(said, embedded, self.site(dropout, "output", 0)), said
+        return self._readout(said, embedded, self.dropout_at("output", 0, dropout)), said
 
     def _advance(self, memory: Memory, with_weights: bool) -> Advance:
-        """One decoder step over this memory, as a function of arrays."""
+        """One decoder step with this memory, as a function of arrays."""
         layers = tuple(cell.weights() for cell in self.cells)
-        w_feed = layers[0].w_i[self.embedding :]  # rows that read what is fed beside the word
-        look, asks_before = self._look(memory, with_weights), self.attends != "after"
-        w_c = jnp.zeros(0) if asks_before else self.w_c.astype(self.dtype)
+        w_feed = layers[0].w_i[self.embedding :]  # rows for the features beside the word's embedding
+        attend, is_before = self._attend(memory, with_weights), self.attends != "after"
+        w_c = jnp.zeros(0) if is_before else self.w_c.astype(self.dtype)
 
         def advance(state: DecoderState, word: Word) -> tuple[DecoderState, Output]:
-            found = look(state.layers[-1][0], word) if asks_before else None
+            found = attend(state.layers[-1][0], word) if is_before else None
             feed = state.feed if found is None else found.values
             gates = word.gates if feed is None else word.gates + feed @ w_feed
             advanced = stacked_step(self.cell, layers, state.layers, gates, word.layer_masks)
             hidden, feed = advanced[-1][0], None
             if found is None:
-                found = look(hidden, word)
+                found = attend(hidden, word)
                 hidden = jnp.tanh(jnp.concatenate([found.values, hidden], axis=-1) @ w_c)
                 feed = hidden if self.input_feeding else None
             return DecoderState(advanced, feed), Output(hidden, *found)
 
         return advance
 
-    def _look(self, memory: Memory, with_weights: bool) -> Callable[[Array, Word], Attended]:
-        """(state [batch, h], word) → the context that it gets, and the weights where they are asked for."""
+    def _attend(self, memory: Memory, with_weights: bool) -> Callable[[Array, Word], Attended]:
+        """(state [batch, h], word) → the context, and the weights if they are asked for."""
         if self.attends == "never":
             return lambda query, word: Attended(memory.values, None)
         projected, known = self._projected(), valid_lens_mask(memory.lengths, memory.keys.shape[-2])
 
-        def look(query, word):
+        def attend(query, word):
             near, relative = self._local(query, word, memory)
             found = backends.attend(
                 "reference" if with_weights else self.backend,
@@ -320,7 +322,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
             context = edited(found.values[:, None], word.edit)[:, 0, 0]
             return Attended(context, None if found.weights is None else found.weights[:, 0])
 
-        return look
+        return attend
 
     def _local(self, query: Float[Array, "batch h"], word: Word, memory: Memory) -> tuple[Any, Relative]:
         """The mask of the keys in the word's window, and how their weights fall off from its centre."""
@@ -358,10 +360,10 @@ class RecurrentTranslator(nn.Module, kw_only=True):
 
 
 def _by_word(edits: Edits, words: int) -> Edit:
-    """What is changed of the one layer and head, with the words first."""
+    """The edit of the one layer's one head, with words as the first axis."""
     edit = jax.tree.map(lambda array: array[0], edits.get(KIND, UNCHANGED))
-    of_head = lambda one: None if one is None else jnp.broadcast_to(one, (words, 1))  # noqa: E731
-    of_word = lambda one: None if one is None else jnp.moveaxis(one, -2, 0)[..., None, :]  # noqa: E731
+    of_head = lambda part: None if part is None else jnp.broadcast_to(part, (words, 1))  # noqa: E731
+    of_word = lambda part: None if part is None else jnp.moveaxis(part, -2, 0)[..., None, :]  # noqa: E731
     return Edit(of_head(edit.gate), of_head(edit.replaced), of_word(edit.weights), of_word(edit.outputs))
 
 

@@ -1,4 +1,4 @@
-"""Vaswani et al. 2017: an encoder–decoder of attention alone."""
+"""The Transformer of Vaswani et al. 2017: an encoder–decoder of attention alone."""
 
 import functools
 import math
@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, stack_layers
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.normalization import Norm
-from attention_jax.modules.positions import Places, PositionEncoding
+from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.transformer import DecoderLayer, EncoderLayer, LayerSpec, Look, Reading, into_cache, look_at
 from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
@@ -20,12 +20,12 @@ from attention_jax.ops.positions import require_room
 from attention_jax.ops.shapes import require_choice
 
 SHARED = ("none", "target", "all")
-SITES = ("encoder", "decoder")
-PADDING = 0  # the word that a batch norm leaves out of a target's moments; no other part needs to know it
+KINDS = ("encoder", "decoder")  # of self-attention
+PADDING = 0  # the token that a batch norm leaves out of a target's moments; no other part needs to know it
 
 
 class Memory(NamedTuple):
-    """The source as each decoder layer's cross-attention reads it."""
+    """The encoded source: each decoder layer's keys and values for cross-attention, and the sources' lengths."""
 
     layers: tuple[KeyValue, ...]
     lengths: Int[Array, " batch"]
@@ -34,11 +34,12 @@ class Memory(NamedTuple):
 class Transformer(nn.Module, kw_only=True):
     """Encoder and decoder layers over embeddings, scaled by √width, and positions.
 
-    `encoder_positions` and `decoder_positions` name the encodings of their self-attention; `max_length` is the room of
-    those that have tables. Randomized positions are for whole texts, as a language model has them. `encoder_mixer` is
-    the encoder layers' `mixer`. `shared` uses one matrix for the "target" embedding and the logits, or for "all" three
-    (§3.4), which needs one vocabulary. With `norm_first` the encoder and the decoder end in a norm. The rest is
-    `layer`'s.
+    - `encoder_positions`, `decoder_positions`: the encodings of self-attention; `max_length` is the number of positions
+      of encodings with a table. Randomized positions are refused: only a language model has them.
+    - `encoder_mixer`: the `mixer` of encoder layers.
+    - `shared`: what shares one matrix. "none"; "target": the target's embedding and the logits; "all": these and the
+      source's embedding (§3.4), which needs one vocabulary.
+    - `layer`: the other fields of a config. With its `norm_first`, encoder and decoder end in a norm.
     """
 
     source_vocabulary: int
@@ -62,15 +63,15 @@ class Transformer(nn.Module, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         require_choice("shared", self.shared, SHARED)
-        for site in SITES:
-            self._spec(site).check()
-            if self._encoding(site).record.sample_positions:
-                name = self._positions(site)
-                raise ValueError(f"{site}_positions={name!r}: only a language model draws positions at random.")
+        for kind in KINDS:
+            self._spec(kind).check()
+            if self._encoding(kind).record.sample_positions:
+                text = self._positions(kind)
+                raise ValueError(f"{kind}_positions={text!r}: only a language model draws positions at random.")
         if self.shared == "all" and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(
-                f"shared='all' needs one vocabulary, and there are {self.source_vocabulary:,} and "
-                f"{self.target_vocabulary:,} entries: set data.joint_vocabulary=True, or model.kwargs.shared='target'."
+                f"shared='all': needs one vocabulary, and there are two, of {self.source_vocabulary:,} and "
+                f"{self.target_vocabulary:,} entries. Choose shared='target', or give both the same."
             )
         super().__post_init__()
 
@@ -82,9 +83,9 @@ class Transformer(nn.Module, kw_only=True):
             self.source_embedding = embed(num_embeddings=self.source_vocabulary)
         if self.shared == "none":
             self.logits = logits_layer(self.target_vocabulary, **self.layer.types)
-        self.encoder_encoding, self.decoder_encoding = map(self._encoding, SITES)
+        self.encoder_encoding, self.decoder_encoding = map(self._encoding, KINDS)
         own = self.encoder_encoding.of_layers(self.encoder_layers), self.decoder_encoding.of_layers(self.decoder_layers)
-        encoding, decoding = map(self._spec, SITES)
+        encoding, decoding = map(self._spec, KINDS)
         self.encoders = [EncoderLayer(encoding, one, name=f"encoder_{layer}") for layer, one in enumerate(own[0])]
         self.decoders = [DecoderLayer(decoding, one, name=f"decoder_{layer}") for layer, one in enumerate(own[1])]
         if self.layer.norm_first:
@@ -96,19 +97,23 @@ class Transformer(nn.Module, kw_only=True):
 
     @property
     def room(self) -> int | None:
-        """The longest text that it can place; None: any."""
-        places = [encoding.record.max_length(encoding.sizes) for encoding in map(self._encoding, SITES)]
+        """The longest text that its encodings and scores have room for; None: any."""
+        encodings = [encoding.record.max_length(encoding.sizes) for encoding in map(self._encoding, KINDS)]
         scores = [spec.attention().score.room for spec in (self.layer.of_self, self.layer.of_cross)]
-        return min((most for most in (*places, *scores) if most is not None), default=None)
+        return min((most for most in (*encodings, *scores) if most is not None), default=None)
 
-    def _spec(self, site: str) -> LayerSpec:
-        return self.layer._replace(mixer=self.encoder_mixer) if site == "encoder" else self.layer
+    def _spec(self, kind: str) -> LayerSpec:
+        return self.layer._replace(mixer=self.encoder_mixer) if kind == "encoder" else self.layer
 
-    def _positions(self, site: str) -> str:
-        return getattr(self, f"{site}_positions")
+    def _positions(self, kind: str) -> str:
+        return getattr(self, f"{kind}_positions")
 
-    def _encoding(self, site: str) -> PositionEncoding:
-        return self._spec(site).encoding(self._positions(site), site, self.max_length)
+    def _encoding(self, kind: str) -> PositionEncoding:
+        return self._spec(kind).encoding(f"{kind}_positions", self._positions(kind), kind, self.max_length)
+
+    def _require_room(self, kind: str, length: int) -> None:
+        encoding = self._encoding(kind)
+        require_room(self._positions(kind), encoding.record, encoding.sizes, length, f"{kind}_positions")
 
     def __call__(
         self,
@@ -118,7 +123,7 @@ class Transformer(nn.Module, kw_only=True):
         dropout: Dropout | None = None,
         edits: Edits = NO_EDITS,
     ) -> Float[Array, "batch t v"]:
-        """Logits of every next word, teacher forced. `edits` change heads, by kind: "encoder", "decoder", "cross"."""
+        """Logits of every next token, teacher forced. `edits` change heads, by kind: "encoder", "decoder", "cross"."""
         return self.decode(self.encode(source, lengths, dropout, edits), inputs, dropout, edits)
 
     def encode(
@@ -128,13 +133,13 @@ class Transformer(nn.Module, kw_only=True):
         dropout: Dropout | None = None,
         edits: Edits = NO_EDITS,
     ) -> Memory:
-        """The source's memory; positions at or past a sentence's length are padding."""
+        """The source's memory; tokens from a sentence's length on are padding."""
         return self._encode(source, lengths, dropout, edits, False)[0]
 
     def decode(
         self, memory: Memory, inputs: Int[Array, "batch t"], dropout: Dropout | None = None, edits: Edits = NO_EDITS
     ) -> Float[Array, "batch t v"]:
-        """Logits of every next word, teacher forced."""
+        """Logits of every next token, teacher forced."""
         return self._teach(memory, inputs, dropout, edits, False)[0]
 
     def attention(
@@ -144,18 +149,18 @@ class Transformer(nn.Module, kw_only=True):
         inputs: Int[Array, "batch t"],
         edits: Edits = NO_EDITS,
     ) -> dict[str, Heads]:
-        """What heads do in one teacher-forced pass: of "decoder" and "cross", and of "encoder" where it attends.
+        """What each head does in one teacher-forced pass, by kind; without "encoder" if its mixer does not attend.
 
         Weights are `[batch, layers, heads, Q, K]`, outputs `[batch, layers, heads, Q, F]`.
         """
         memory, encoder = self._encode(source, lengths, None, edits, True)
-        found = self._teach(memory, inputs, None, edits, True)[1]
-        kinds = {kind: stack_layers([heads[kind] for heads in found]) for kind in ("decoder", "cross")}
+        decoder = self._teach(memory, inputs, None, edits, True)[1]
+        kinds = {kind: stack_layers([heads[kind] for heads in decoder]) for kind in ("decoder", "cross")}
         return kinds | ({"encoder": stack_layers(encoder)} if encoder else {})
 
     def init_cache(self, memory: Memory, max_length: int) -> Cache:
-        """The cache before the first word, with room for `max_length`."""
-        require_room(self.decoder_positions, self.decoder_encoding.record, self.decoder_encoding.sizes, max_length)
+        """The cache before the first token, with room for `max_length` tokens."""
+        self._require_room("decoder", max_length)
         shape = (len(memory.lengths), self.layer.kv_heads, max_length, self.layer.width // self.layer.heads)
         empty = KeyValue(jnp.zeros(shape, self.layer.dtype), jnp.zeros(shape, self.layer.dtype))
         return Cache(memory, (empty,) * self.decoder_layers, jnp.zeros(memory.lengths.shape, jnp.int32))
@@ -163,16 +168,16 @@ class Transformer(nn.Module, kw_only=True):
     def step(
         self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
     ) -> tuple[Float[Array, "batch v"], Cache]:
-        """Logits of the word after `tokens`, NaN where the cache has no room left, and the cache that has read them."""
+        """Logits of the token after `tokens`, NaN if the cache has no room for these, and the cache with them."""
         room = cache.state[0].key.shape[-2]
-        places = Places(cache.cursor[:, None], jnp.arange(room)[None])
+        positions = QueryKeyPositions(cache.cursor[:, None], jnp.arange(room)[None])
         valid = jnp.ones((len(tokens), 1), bool)
         written = []
-        x = self._embed(self.target_embedding, tokens[:, None], "decoder", places.queries, None)
+        x = self._embed(self.target_embedding, tokens[:, None], "decoder", positions.queries, None)
         for index, (layer, held, memory) in enumerate(
             zip(self.decoders, cache.state, cache.memory.layers, strict=True)
         ):
-            reading = Reading(causal_mask(1, room, cache.cursor), places, into_cache(held, cache.cursor))
+            reading = Reading(causal_mask(1, room, cache.cursor), positions, into_cache(held, cache.cursor))
             known = valid_lens_mask(cache.memory.lengths, memory.key.shape[-2])
             x, held, _ = layer(x, valid, reading, memory, known, None, _looks(edits, index, False))
             written.append(held)
@@ -184,9 +189,9 @@ class Transformer(nn.Module, kw_only=True):
     ) -> tuple[Memory, list[Heads]]:
         valid = jnp.arange(source.shape[-1])[None, :] < lengths[:, None]
         table = self.target_embedding if self.shared == "all" else self.source_embedding
-        places = _in_order(source)
-        x = self._embed(table, source, "encoder", places.queries, dropout)
-        found, reading = [], Reading(valid_lens_mask(lengths, source.shape[-1]), places)
+        positions = _in_order(source)
+        x = self._embed(table, source, "encoder", positions.queries, dropout)
+        found, reading = [], Reading(valid_lens_mask(lengths, source.shape[-1]), positions)
         for index, layer in enumerate(self.encoders):
             look = look_at(edits, "encoder", index, with_heads)
             x, _, heads = layer(x, valid, reading, dropout and dropout.fold(1000 + index), look)
@@ -200,7 +205,7 @@ class Transformer(nn.Module, kw_only=True):
     ) -> tuple[Array, list[dict[str, Any]]]:
         valid = (inputs != PADDING) & (memory.lengths > 0)[:, None]
         reading = Reading(causal_mask(inputs.shape[-1], inputs.shape[-1]), _in_order(inputs))
-        x = self._embed(self.target_embedding, inputs, "decoder", reading.places.queries, dropout)
+        x = self._embed(self.target_embedding, inputs, "decoder", reading.positions.queries, dropout)
         found = []
         for index, (layer, keys_values) in enumerate(zip(self.decoders, memory.layers, strict=True)):
             x, _, heads = layer(
@@ -215,13 +220,13 @@ class Transformer(nn.Module, kw_only=True):
             found.append(heads)
         return self._logits(x, valid, dropout is not None), found
 
-    def _embed(self, table: nn.Embed, tokens: Array, site: str, positions: Array, dropout: Dropout | None) -> Array:
-        encoding = self.encoder_encoding if site == "encoder" else self.decoder_encoding
-        require_room(self._positions(site), encoding.record, encoding.sizes, tokens.shape[-1])
+    def _embed(self, table: nn.Embed, tokens: Array, kind: str, positions: Array, dropout: Dropout | None) -> Array:
+        encoding = self.encoder_encoding if kind == "encoder" else self.decoder_encoding
+        self._require_room(kind, tokens.shape[-1])
         x = table(tokens) * math.sqrt(self.layer.width)
         if encoding.record.add:
             x = encoding.add(x, positions)
-        return drop(x, self._spec(site).site(dropout, "embeddings", SITES.index(site)))
+        return drop(x, self.layer.dropout_at("embeddings", KINDS.index(kind), dropout))
 
     def _logits(self, x: Array, valid: Bool[Array, "batch t"], is_training: bool) -> Float[Array, "batch t v"]:
         if self.layer.norm_first:
@@ -233,6 +238,6 @@ def _looks(edits: Edits, layer: int, with_heads: bool) -> dict[str, Look]:
     return {kind: look_at(edits, kind, layer, with_heads) for kind in ("decoder", "cross")}
 
 
-def _in_order(tokens: Int[Array, "batch t"]) -> Places:
+def _in_order(tokens: Int[Array, "batch t"]) -> QueryKeyPositions:
     positions = jnp.arange(tokens.shape[-1])[None]
-    return Places(positions, positions)
+    return QueryKeyPositions(positions, positions)

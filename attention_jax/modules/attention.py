@@ -1,4 +1,4 @@
-"""Multi-head attention: parameters and the head axis; what is computed between them is a backend's."""
+"""Multi-head attention: it owns the parameters and the axis of heads; a backend computes the rest."""
 
 import types
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import backends
-from attention_jax.modules.positions import Places, PositionEncoding
+from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.ops.attention import Attention, Relative, Replacement, require_fitting
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Encoding
@@ -22,58 +22,76 @@ from attention_jax.ops.scoring import make_score
 
 
 class AttentionSpec(NamedTuple):
-    """What attention computes and by what, in the words of a config: "gaussian:width=2", "sigmoid", "chunked"."""
+    """Attention as a config names it: a score, a normalizer, a backend, as "gaussian:width=2", "sigmoid", "chunked".
+
+    `score_key` and `normalize_key` are the config's keys for the two, which errors name.
+    """
 
     score: str = "scaled_dot"
     normalize: str = "softmax"
     backend: str = "reference"
+    score_key: str = "score"
+    normalize_key: str = "normalize"
 
     def attention(self, encoding: Encoding | None = None) -> Attention:
-        """The record of it, without arrays. Raises ValueError for names that are not known, or do not go together."""
-        relative = Relative(encoding.bias, None, encoding.mix) if encoding else Relative()
-        found = Attention(make_score(self.score), (), make_normalizer(self.normalize), relative=relative)
-        require_fitting(found, self.score, self.normalize)
-        return found
+        """The record, without arrays. Raises ValueError for unknown names, and for names that do not go together."""
+        relative = Relative(bias=encoding.bias, mix=encoding.mix) if encoding else Relative()
+        score = make_score(self.score, self.score_key)
+        record = Attention(score, (), make_normalizer(self.normalize, self.normalize_key), relative=relative)
+        require_fitting(record, self.score, self.normalize)
+        return record
 
     def check(self, encoding: Encoding | None = None) -> None:
-        """Raise ValueError for what is not known, does not go together, or is more than the backend can do."""
+        """Raise ValueError for unknown names, names that do not go together, and what the backend cannot do."""
         backends.require(self.backend, self.attention(encoding))
 
 
-def with_backend(flat: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """A model's fields with the backend that computes its attention to up to `length` tokens, where that is "auto".
+def cross_spec(score: str, normalize: str, cross_score: str, cross_normalize: str, backend: str) -> AttentionSpec:
+    """Attention to the source: as a text's attention to itself, but for a `cross_…` that is not empty."""
+    return AttentionSpec(
+        cross_score or score,
+        cross_normalize or normalize,
+        backend,
+        "cross_score" if cross_score else "score",
+        "cross_normalize" if cross_normalize else "normalize",
+    )
 
-    Raises ValueError where the one that is named cannot.
+
+def with_backend(flat: Mapping[str, Any], length: int) -> dict[str, Any]:
+    """A model's fields, with "auto" replaced by the backend for attention to up to `length` tokens.
+
+    Raises ValueError if the backend that is named cannot do what is asked.
     """
-    own = AttentionSpec(flat["score"], flat["normalize"])
-    cross = AttentionSpec(flat.get("cross_score") or own.score, flat.get("cross_normalize") or own.normalize)
-    asked = [spec.attention() for spec in {own, cross}]
+    names = flat["score"], flat["normalize"]
+    cross = cross_spec(*names, flat.get("cross_score", ""), flat.get("cross_normalize", ""), "reference")
+    asked = [spec.attention() for spec in {AttentionSpec(*names), cross}]
     return {**flat, "backend": backends.choose(flat["backend"], asked, length)}
 
 
 class KeyValue(NamedTuple):
-    """Keys and values, already projected and split into heads: `[batch, heads, tokens, features]`."""
+    """Keys and values, projected and split into heads: `[batch, heads, tokens, features]`."""
 
     key: Float[Array, "batch h s f"]
     value: Float[Array, "batch h s f"]
 
 
 class Heads(NamedTuple):
-    """What each head does: its weights, before dropout, and its output, before the heads are joined."""
+    """Each head's weights, before dropout, and its output, before the heads are joined."""
 
     weights: Float[Array, "batch h q k"]
     outputs: Float[Array, "batch h q f"]
 
 
-def stack_layers(found: Sequence[Heads]) -> Heads:
-    """The heads of every layer, `[batch, layers, heads, …]`."""
-    return jax.tree.map(lambda *layers: jnp.stack(layers, axis=1), *found)
+def stack_layers(of_layers: Sequence[Heads]) -> Heads:
+    """The heads of all layers as one record, `[batch, layers, heads, …]`."""
+    return jax.tree.map(lambda *layers: jnp.stack(layers, axis=1), *of_layers)
 
 
 class Edit(NamedTuple):
-    """What is changed of heads, each part None where it changes nothing; arrays, so that a `vmap` may go over them.
+    """Changes of heads; a part that is None changes nothing. All parts are arrays, so that a `vmap` may go over them.
 
-    `gate` multiplies a head's output: 0 removes it. Heads that are `replaced` have these `weights`, or `outputs`.
+    `gate` multiplies each head's output: 0 removes the head. Heads that are `replaced` get these `weights`, or
+    `outputs`.
     """
 
     gate: Float[Array, " h"] | None = None
@@ -90,10 +108,10 @@ NO_EDITS: Edits = types.MappingProxyType({})
 class MultiHeadAttention(nn.Module):
     """normalise(score(Q_h, K_h)) V_h for every head h, side by side, times W_o (Vaswani et al. 2017, §3.2.2).
 
-    `kv_heads` heads of keys and values serve `heads` heads of queries: fewer make it grouped-query attention
-    (Ainslie et al. 2023), one multi-query (Shazeer 2019). `qk_norm` takes the RMS norm of every query and key
-    (Dehghani et al. 2023, §2.1). `encoding` turns queries and keys, and adds to scores and values. The heads of a layer
-    share the parameters of a score, which they see through projections of their own; a learned sink is each head's.
+    `kv_heads` heads of keys and values serve `heads` heads of queries: fewer make it grouped-query attention (Ainslie
+    et al. 2023), one makes it multi-query attention (Shazeer 2019). `qk_norm` takes the RMS norm of every query and key
+    (Dehghani et al. 2023, §2.1). `encoding` turns queries and keys, and adds to scores and values. A layer's heads have
+    projections of their own and share the score's parameters; each has its own learned sink.
     """
 
     width: int
@@ -123,10 +141,10 @@ class MultiHeadAttention(nn.Module):
         self.sinks = make_normalizer(self.spec.normalize).init_with(self.param, self.heads, self.param_dtype)
 
     def project(self, memory: Float[Array, "batch s d"], positions: Int[Array, "#batch s"] | None = None) -> KeyValue:
-        """Keys and values of a memory, once for all that will ask it; `positions` where there is an encoding."""
+        """The keys and values of a memory, made once for all queries; an encoding needs the keys' `positions`."""
         key = self._split(memory @ self.matrices["key"].astype(self.dtype), self.kv_heads)
         value = self._split(memory @ self.matrices["value"].astype(self.dtype), self.kv_heads)
-        return KeyValue(self._placed(rms_norm(key, self.gains["key"]) if self.qk_norm else key, positions), value)
+        return KeyValue(self._rotated(rms_norm(key, self.gains["key"]) if self.qk_norm else key, positions), value)
 
     def __call__(
         self,
@@ -134,20 +152,20 @@ class MultiHeadAttention(nn.Module):
         memory: KeyValue,
         mask: Mask | None,
         dropout: Dropout | None = None,
-        places: Places | None = None,
+        positions: QueryKeyPositions | None = None,
         edit: Edit = UNCHANGED,
         with_heads: bool = False,
     ) -> tuple[Float[Array, "batch t d"], Heads | None]:
-        """What each of `x` reads from the memory, and what each head did, where that is asked for.
+        """What each token of `x` reads from the memory, and what each head did if `with_heads`.
 
-        `mask` is without heads: `[..., T, S]`. Weights are the `reference` backend's, whichever one trains.
+        `mask` is `[..., T, S]`, without heads. With `with_heads` the backend is `reference`, whichever one trains.
         """
         query_BxNxTxF = self._split(x @ self.matrices["query"].astype(self.dtype), self.heads)
         if self.qk_norm:
             query_BxNxTxF = rms_norm(query_BxNxTxF, self.gains["query"])
         found = backends.attend(
             "reference" if with_heads else self.spec.backend,
-            self._grouped(self._placed(query_BxNxTxF, places and places.queries)),
+            self._grouped(self._rotated(query_BxNxTxF, positions and positions.queries)),
             memory.key[:, :, None],
             memory.value[:, :, None],
             score=self.spec.score,
@@ -155,7 +173,7 @@ class MultiHeadAttention(nn.Module):
             normalize=self.spec.normalize,
             normalizer_params=tuple(self._by_group(sink) for sink in self.sinks),
             mask=None if mask is None else with_axes(mask, 2),
-            relative=self._relative(places),
+            relative=self._relative(positions),
             dropout=dropout,
             replacement=self._replacement(edit),
             with_weights=with_heads,
@@ -166,18 +184,18 @@ class MultiHeadAttention(nn.Module):
         heads = Heads(self._joined(found.weights), outputs_BxNxTxF) if with_heads else None
         return joined_BxTxD @ self.out.astype(self.dtype), heads
 
-    def _relative(self, places: Places | None) -> Relative:
-        """What the encoding does to scores and values, of heads by the keys that they share."""
-        if self.encoding is None or places is None:
+    def _relative(self, positions: QueryKeyPositions | None) -> Relative:
+        """The encoding's bias and mix, for heads that are grouped by the keys that they share."""
+        if self.encoding is None or positions is None:
             return Relative()
         record, values = self.encoding.record, self.encoding.values
         bias, mix = record.bias, record.mix
         return Relative(
-            bias and (lambda params, query, *both: self._grouped(bias(params, self._joined(query), *both))),
-            None,
-            mix and (lambda params, weights, *both: self._grouped(mix(params, self._joined(weights), *both))),
-            values,
-            *places,
+            bias=bias and (lambda params, query, *both: self._grouped(bias(params, self._joined(query), *both))),
+            mix=mix and (lambda params, weights, *both: self._grouped(mix(params, self._joined(weights), *both))),
+            params=values,
+            queries=positions.queries,
+            keys=positions.keys,
         )
 
     def _replacement(self, edit: Edit) -> Replacement | None:
@@ -189,11 +207,11 @@ class MultiHeadAttention(nn.Module):
         """[heads] → [kv_heads, groups, 1, 1]."""
         return of_heads.reshape(self.kv_heads, self.heads // self.kv_heads, 1, 1)
 
-    def _placed(self, x: Array, positions: Array | None) -> Array:
+    def _rotated(self, x: Array, positions: Array | None) -> Array:
         return x if self.encoding is None or positions is None else self.encoding.rotate(x, positions)
 
     def _grouped(self, x_BxNxTxF: Array) -> Array:
-        """Heads by the keys and values that they share: `[batch, kv_heads, groups, …]`."""
+        """Heads, grouped by the keys and values that they share: `[batch, kv_heads, groups, …]`."""
         batch, _, *rest = x_BxNxTxF.shape
         return x_BxNxTxF.reshape(batch, self.kv_heads, self.heads // self.kv_heads, *rest)
 

@@ -1,4 +1,4 @@
-"""What may stand in self-attention's place: layers in which tokens see one another otherwise."""
+"""Mixers: layers in which the tokens of a text see one another, instead of self-attention."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from attention_jax.ops.mixing import convolution
 
 
 class Convolution(nn.Module):
-    """Each token and those at most `reach` places away, on both sides or before it, by a matrix of every distance."""
+    """Sums tokens at most `reach` positions away, each distance by its own matrix; only those before if `is_causal`."""
 
     width: int
     reach: int
@@ -29,10 +29,10 @@ class Convolution(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """A gated recurrent unit over the tokens; where it is not causal, two of half the width, one from either end."""
+    """A gated recurrent unit over the tokens; if not causal, two of half the width, one from either end."""
 
     width: int
-    reach: int  # has no meaning here: a state may reach as far as it likes
+    reach: int  # of other mixers: a state may carry from any token
     is_causal: bool
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
@@ -44,6 +44,6 @@ class Recurrence(nn.Module):
         return RecurrentEncoder(*sizes, self.dtype, self.param_dtype, name="layer")(x, valid, None)[0]
 
 
-ATTENTION, WINDOW = "attention", "window"  # self-attention, and to the tokens at most `reach` places away alone
+ATTENTION, WINDOW = "attention", "window"  # self-attention; the same to tokens at most `reach` positions away
 MIXERS: dict[str, Callable[..., nn.Module]] = {"gru": Recurrence, "convolution": Convolution}
 ALL = (ATTENTION, WINDOW, *MIXERS)

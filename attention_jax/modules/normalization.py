@@ -1,4 +1,4 @@
-"""A Linen shell over the normalisations."""
+"""A Linen shell that owns the parameters of a norm."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -12,20 +12,20 @@ MOMENTUM = 0.99
 
 
 class Norm(nn.Module):
-    """Owns gain and bias of a "layer", "rms" or "batch" norm; the last also running moments, in `batch_stats`."""
+    """A "layer", "rms" or "batch" norm with its gain and bias; of a batch norm `batch_stats` has running moments."""
 
-    kind: str
+    norm: str
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch t d"], valid: Bool[Array, "*batch t"], is_training: bool) -> Array:
-        """`valid` tells tokens from padding, which batch moments leave out; only training updates them."""
+        """The norm of `x`. A batch norm's moments are of `valid` tokens, not of padding; only training updates them."""
         size = x.shape[-1:]
         gain = self.param("gain", nn.initializers.ones, size, self.param_dtype)
-        if self.kind == "rms":
+        if self.norm == "rms":
             return rms_norm(x, gain)
         bias = self.param("bias", nn.initializers.zeros, size, self.param_dtype)
-        if self.kind == "layer":
+        if self.norm == "layer":
             return layer_norm(x, gain, bias)
         mean = self.variable("batch_stats", "mean", jnp.zeros, size)
         variance = self.variable("batch_stats", "variance", jnp.ones, size)

@@ -1,4 +1,4 @@
-"""Linen shells that own the weights of recurrent layers."""
+"""Linen shells that own the parameters of recurrent layers."""
 
 import flax.linen as nn
 import jax
@@ -11,7 +11,7 @@ from attention_jax.ops.recurrent import CELLS, CellWeights, State, recurrent
 
 
 class RecurrentCell(nn.Module):
-    """Owns one layer's weights, given in `dtype` by `weights()`. An LSTM's forget gate starts open (bias 1)."""
+    """One layer's parameters; `weights()` gives them in `dtype`. An LSTM's forget gate starts open (bias 1)."""
 
     cell: str
     inputs: int
@@ -41,7 +41,7 @@ class RecurrentCell(nn.Module):
 
 
 class RecurrentEncoder(nn.Module):
-    """Stacked layers, each of both directions side by side where `bidirectional` (Bahdanau et al. 2015, §3.2)."""
+    """Stacked layers; if `bidirectional`, each has both directions side by side (Bahdanau et al. 2015, §3.2)."""
 
     cell: str
     inputs: int

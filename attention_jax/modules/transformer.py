@@ -10,10 +10,19 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import UNCHANGED, AttentionSpec, Edit, Edits, Heads, KeyValue, MultiHeadAttention
+from attention_jax.modules.attention import (
+    UNCHANGED,
+    AttentionSpec,
+    Edit,
+    Edits,
+    Heads,
+    KeyValue,
+    MultiHeadAttention,
+    cross_spec,
+)
 from attention_jax.modules.mixers import ALL, ATTENTION, MIXERS, WINDOW
 from attention_jax.modules.normalization import NORMS, Norm
-from attention_jax.modules.positions import Places, PositionEncoding
+from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, combine, window_mask
 from attention_jax.ops.positions import Encoding, Spec, make_encoding, require_usable
@@ -24,14 +33,15 @@ SITES = ("embeddings", "residual", "attention", "hidden")
 
 
 class LayerSpec(NamedTuple):
-    """What all layers of a model have in common; a model's config has these beside the model's own fields.
+    """What all layers of a model have in common. A model's config has these fields beside the model's own.
 
-    `score` and `normalize` say what attention computes, `cross_score` and `cross_normalize` where attention to the
-    source differs ("": the same), and `backend` by what. `gated` makes the feed-forward (f(x W) ∘ x V) W₂ (Shazeer
-    2020), `norm_first` normalises before each sub-layer instead of after the sum (Xiong et al. 2020). `dropout_sites`:
-    embeddings, residual (each sub-layer's output), attention (weights), hidden (of the feed-forward); the paper has the
-    first two. `mixer` is "attention", or what stands in its place: "window" and "convolution" see `reach` tokens on a
-    side, "gru" all.
+    - `score`, `normalize`, `backend`: as in `AttentionSpec`; attention to the source has `cross_score` and
+      `cross_normalize`, or the same as self-attention where they are "".
+    - `gated`: the feed-forward is (f(x W) ∘ x V) W₂ (Shazeer 2020).
+    - `norm_first`: normalise before each sub-layer, not after the sum (Xiong et al. 2020).
+    - `dropout_sites`: embeddings, residual (each sub-layer's output), attention (weights), hidden (of the
+      feed-forward). The paper has the first two.
+    - `mixer`: "attention", or what replaces it. "window" and "convolution" see `reach` tokens on a side, "gru" all.
     """
 
     width: int
@@ -56,50 +66,51 @@ class LayerSpec(NamedTuple):
 
     @classmethod
     def split(cls, flat: Mapping[str, Any]) -> dict[str, Any]:
-        """A config's fields as a model's own and, as `layer`, its layers'. Raises TypeError where one is missing."""
+        """A config's fields as a model's: its own, and as `layer` the others. Raises TypeError if one is missing."""
         own = {name: value for name, value in flat.items() if name not in cls._fields}
         return own | {"layer": cls(**{name: value for name, value in flat.items() if name in cls._fields})}
 
     @property
     def of_self(self) -> AttentionSpec:
-        """What a text's attention to itself computes."""
+        """Attention of a text to itself."""
         return AttentionSpec(self.score, self.normalize, self.backend)
 
     @property
     def of_cross(self) -> AttentionSpec:
-        """What attention to the source computes."""
-        return AttentionSpec(self.cross_score or self.score, self.cross_normalize or self.normalize, self.backend)
+        """Attention to the source."""
+        return cross_spec(self.score, self.normalize, self.cross_score, self.cross_normalize, self.backend)
 
     @property
     def types(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "param_dtype": self.param_dtype}
 
     def check(self) -> None:
-        """Raise ValueError for what is not known, or does not divide."""
+        """Raise ValueError for unknown names, and for sizes that are too small or do not divide one another."""
         for name in ("width", "heads", "kv_heads", "feed_forward", "reach"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         for name, known in (("activation", tuple(ACTIVATIONS)), ("norm", NORMS), ("mixer", ALL)):
             require_choice(name, getattr(self, name), known)
         if self.mixer == "gru" and self.width % 2:
-            raise ValueError(f"width={self.width}: mixer='gru' halves it, so that it must be even.")
+            raise ValueError(f"width={self.width}: needs an even number, because mixer='gru' halves it.")
         for site in self.dropout_sites:
             require_choice("dropout_sites", site, SITES)
-        if self.width % self.heads or self.heads % self.kv_heads:
-            raise ValueError(
-                f"heads={self.heads} must divide width={self.width}, and kv_heads={self.kv_heads} must divide heads."
-            )
+        if self.width % self.heads:
+            raise ValueError(f"heads={self.heads}: must divide width={self.width}.")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}.")
+        self.of_self.check()
         self.of_cross.check()
 
-    def encoding(self, text: str, site: str, max_length: int) -> PositionEncoding:
-        """The position encoding that a text names, at a site.
+    def encoding(self, key: str, text: str, kind: str, max_length: int) -> PositionEncoding:
+        """The position encoding that `text`, the value of a config's `key`, names, for one kind of attention.
 
-        Raises ValueError where it is not defined there, or has nothing to work on in what stands in attention's place.
+        Raises ValueError for an encoding that is not defined for the kind, or acts on scores that the mixer has not.
         """
-        sizes = Spec(self.width, self.heads, self.width // self.heads, max_length, site == "decoder")
-        record = _usable(text, site, sizes)
+        sizes = Spec(self.width, self.heads, self.width // self.heads, max_length, kind == "decoder")
+        record = _usable(key, text, kind, sizes)
         if self.mixer in MIXERS and (record.rotate or record.bias):
-            raise ValueError(f"encoding={text!r} is of attention's scores, and mixer={self.mixer!r} has none.")
+            raise ValueError(f"{key}={text!r}: acts on scores, and mixer={self.mixer!r} has none; choose another.")
         self.of_self.check(record)
         return PositionEncoding(record, sizes, self.param_dtype, parent=None)
 
@@ -108,17 +119,17 @@ class LayerSpec(NamedTuple):
         sizes = (self.width, self.heads, self.kv_heads, self.qk_norm)
         return MultiHeadAttention(*sizes, spec, **self.types, encoding=encoding)
 
-    def site(self, dropout: Dropout | None, site: str, place: int) -> Dropout | None:
-        """Dropout with a key of its own for one place of a site, None where the site has none."""
+    def dropout_at(self, site: str, index: int, dropout: Dropout | None) -> Dropout | None:
+        """Dropout at a site, with another key for each `index`; None if the site has no dropout."""
         if dropout is None or site not in self.dropout_sites:
             return None
-        return dropout.fold(len(SITES) * place + SITES.index(site))
+        return dropout.fold(len(SITES) * index + SITES.index(site))
 
 
 @functools.cache
-def _usable(text: str, site: str, sizes: Spec) -> Encoding:
-    record = make_encoding(text)
-    require_usable(text, record, site, sizes)
+def _usable(key: str, text: str, kind: str, sizes: Spec) -> Encoding:
+    record = make_encoding(text, key)
+    require_usable(text, record, kind, sizes, key)
     return record
 
 
@@ -140,10 +151,10 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """norm(x + f(x)), or x + f(norm(x)) with `norm_first`; f may return more than the sum needs."""
+    """norm(x + f(x)), or x + f(norm(x)) with `norm_first`. f returns the term of the sum, and anything else."""
 
     spec: LayerSpec
-    place: int
+    index: int  # among the layer's sub-layers
 
     @nn.compact
     def __call__(
@@ -152,12 +163,12 @@ class Residual(nn.Module):
         norm = Norm(self.spec.norm, self.spec.param_dtype, name="norm")
         is_training = dropout is not None
         change, more = sublayer(norm(x, valid, is_training) if self.spec.norm_first else x)
-        x = x + drop(change, self.spec.site(dropout, "residual", self.place))
+        x = x + drop(change, self.spec.dropout_at("residual", self.index, dropout))
         return (x if self.spec.norm_first else norm(x, valid, is_training)), more
 
 
 class Look(NamedTuple):
-    """What is changed of a layer's heads, and whether to tell what they do."""
+    """What is asked of a layer's heads: a change of them, and whether to return their weights and outputs."""
 
     edit: Edit = UNCHANGED
     with_heads: bool = False
@@ -167,36 +178,39 @@ PLAIN = Look()
 
 
 def look_at(edits: Edits, kind: str, layer: int, with_heads: bool) -> Look:
-    """A layer's part of what a call asks of one kind of attention; arrays of `edits` have layers first."""
+    """What is asked of one layer's heads; the arrays of `edits` have layers as their first axis."""
     return Look(jax.tree.map(lambda array: array[layer], edits.get(kind, UNCHANGED)), with_heads)
 
 
 class Reading(NamedTuple):
-    """What self-attention reads: all keys and values, given these tokens' own, with where they stand and the mask."""
+    """What self-attention reads: the mask, the positions, and `join`, from new keys and values to all that are read."""
 
     mask: Mask | None
-    places: Places
-    join: Callable[[KeyValue], KeyValue] = lambda own: own  # to a cache that they are written into
+    positions: QueryKeyPositions
+    join: Callable[[KeyValue], KeyValue] = lambda own: own  # with a cache: writes them into it
 
     def by(
         self, attention: MultiHeadAttention, x: Float[Array, "batch t d"], dropout: Dropout | None, look: Look
     ) -> tuple[Float[Array, "batch t d"], tuple[KeyValue, Heads | None]]:
-        """What each token reads; what all of them read from, and what the heads did."""
-        read = self.join(attention.project(x, self.places.queries))
-        out, heads = attention(x, read, self.mask, dropout, self.places, *look)
+        """What each token of `x` reads; the keys and values that were read, and what each head did."""
+        read = self.join(attention.project(x, self.positions.queries))
+        out, heads = attention(x, read, self.mask, dropout, self.positions, *look)
         return out, (read, heads)
 
 
 def into_cache(held: KeyValue, cursor: Int[Array, " batch"]) -> Callable[[KeyValue], KeyValue]:
-    """Writes the keys and values of new tokens from where each text's cursor is; what has no room is left out."""
-    place_BxR = jnp.arange(held.key.shape[-2])[None] - cursor[:, None]  # which of the new ones a place holds
+    """A function that writes the keys and values of new tokens into a cache, at each text's cursor.
+
+    Tokens that the cache has no room for are left out.
+    """
+    index_BxR = jnp.arange(held.key.shape[-2])[None] - cursor[:, None]  # of the new token for each entry of the cache
 
     def written(new_BxNxTxF, held_BxNxRxF):
         count = new_BxNxTxF.shape[-2]
-        is_new = (place_BxR >= 0) & (place_BxR < count)
+        is_new = (index_BxR >= 0) & (index_BxR < count)
         if count > 1:
-            place = jnp.clip(place_BxR, 0, count - 1)[:, None, :, None]
-            new_BxNxTxF = jnp.take_along_axis(new_BxNxTxF, place, axis=-2)
+            index = jnp.clip(index_BxR, 0, count - 1)[:, None, :, None]
+            new_BxNxTxF = jnp.take_along_axis(new_BxNxTxF, index, axis=-2)
         return jnp.where(is_new[:, None, :, None], new_BxNxTxF, held_BxNxRxF)
 
     def join(new):
@@ -206,7 +220,7 @@ def into_cache(held: KeyValue, cursor: Int[Array, " batch"]) -> Callable[[KeyVal
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, or what stands in its place, then feed-forward; causal, it is a language model's layer."""
+    """Self-attention, or another mixer, then feed-forward. With a causal mask it is a language model's layer."""
 
     spec: LayerSpec
     encoding: PositionEncoding
@@ -218,7 +232,7 @@ class EncoderLayer(nn.Module):
         else:
             self.self_attention = spec.attention(spec.of_self, self.encoding)
         self.feed_forward = FeedForward(spec)
-        self.residuals = [Residual(spec, place) for place in range(2)]
+        self.residuals = [Residual(spec, index) for index in range(2)]
 
     def __call__(
         self,
@@ -228,7 +242,10 @@ class EncoderLayer(nn.Module):
         dropout: Dropout | None,
         look: Look = PLAIN,
     ) -> tuple[Float[Array, "batch s d"], KeyValue | None, Heads | None]:
-        """The tokens after this layer, what self-attention read, and what its heads did; None of other mixers."""
+        """The tokens after this layer, the keys and values that were read, and what each head did.
+
+        The last two are None for other mixers.
+        """
         spec = self.spec
         if spec.mixer == WINDOW:
             near = window_mask(x.shape[-2], x.shape[-2], spec.reach)
@@ -237,10 +254,10 @@ class EncoderLayer(nn.Module):
         def attend(x):
             if spec.mixer in MIXERS:
                 return self.mixer(x, valid), (None, None)
-            return reading.by(self.self_attention, x, spec.site(dropout, "attention", 0), look)
+            return reading.by(self.self_attention, x, spec.dropout_at("attention", 0, dropout), look)
 
         def feed(x):
-            return self.feed_forward(x, spec.site(dropout, "hidden", 0)), None
+            return self.feed_forward(x, spec.dropout_at("hidden", 0, dropout)), None
 
         x, (read, heads) = self.residuals[0](x, valid, dropout, attend)
         return self.residuals[1](x, valid, dropout, feed)[0], read, heads
@@ -256,7 +273,7 @@ class DecoderLayer(nn.Module):
         self.self_attention = self.spec.attention(self.spec.of_self, self.encoding)
         self.cross_attention = self.spec.attention(self.spec.of_cross)
         self.feed_forward = FeedForward(self.spec)
-        self.residuals = [Residual(self.spec, place) for place in range(3)]
+        self.residuals = [Residual(self.spec, index) for index in range(3)]
 
     def project_memory(self, memory: Float[Array, "batch s d"]) -> KeyValue:
         """The encoder's output as this layer's cross-attention reads it."""
@@ -272,21 +289,21 @@ class DecoderLayer(nn.Module):
         dropout: Dropout | None = None,
         looks: Mapping[str, Look] = {},
     ) -> tuple[Float[Array, "batch t d"], KeyValue, dict[str, Heads | None]]:
-        """The tokens after this layer, the words that self-attention read, and what the heads of both attentions did.
+        """The tokens after this layer, the keys and values of self-attention, and what each head did, by kind.
 
         `looks` are by kind, "decoder" and "cross".
         """
-        spec = self.spec
+        spec, look, cross_look = self.spec, looks.get("decoder", PLAIN), looks.get("cross", PLAIN)
 
         def read_words(x):
-            return reading.by(self.self_attention, x, spec.site(dropout, "attention", 0), looks.get("decoder", PLAIN))
+            return reading.by(self.self_attention, x, spec.dropout_at("attention", 0, dropout), look)
 
         def read_memory(x):
-            site, look = spec.site(dropout, "attention", 1), looks.get("cross", PLAIN)
-            return self.cross_attention(x, memory, memory_mask, site, None, *look)
+            on_weights = spec.dropout_at("attention", 1, dropout)
+            return self.cross_attention(x, memory, memory_mask, on_weights, None, *cross_look)
 
         def feed(x):
-            return self.feed_forward(x, spec.site(dropout, "hidden", 0)), None
+            return self.feed_forward(x, spec.dropout_at("hidden", 0, dropout)), None
 
         x, (read, own) = self.residuals[0](x, valid, dropout, read_words)
         x, cross = self.residuals[1](x, valid, dropout, read_memory)

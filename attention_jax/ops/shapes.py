@@ -47,7 +47,7 @@ def require_batch(**arrays: Array) -> None:
 
 
 def require_batch_count(name: str, shape: tuple[int, ...], target_name: str, target: tuple[int, ...]) -> None:
-    """Raise ValueError for a `shape` with other than `target`'s number of batch axes, or none: which are meant is a guess.
+    """Raise ValueError for a `shape` with batch axes, but not as many as `target`: which of them it has is a guess.
 
     Batch axes of size 1 do not count, because they mean the same anywhere.
     """

@@ -23,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 import oracle
 
 from attention_jax.modules.attention import AttentionSpec, KeyValue, MultiHeadAttention
-from attention_jax.modules.positions import Places, PositionEncoding
+from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.transformer import into_cache
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Spec
@@ -95,7 +95,7 @@ def refusal(cell):
 
 
 def is_sensible(cell):
-    """Whether a cell means something: a decoder has no dropout; a packed text's mask and score know its own places."""
+    """Whether a cell means something: a decoder has no dropout; a packed text's mask and score have its own positions."""
     if cell.mode in ("cached", "packed") and cell.dropout:
         return False
     if cell.mode == "packed" and (cell.mask not in ("none", "causal", "window") or "location" in cell.score):
@@ -107,7 +107,7 @@ def covering(seed=0):
     """Cells that are taken and sensible, among which every pair of values that can meet does, whatever the backend."""
     draw = np.random.default_rng(seed)
     every = [Cell(*values) for values in itertools.product(*AXES.values())]
-    every = [every[place] for place in draw.permutation(len(every))]
+    every = [every[index] for index in draw.permutation(len(every))]
     taken = functools.cache(lambda *named: not refusal(Cell(*named[:2], "none", named[2], 0.0, "", named[3], "plain")))
     open_pairs, chosen = set(), []
     cells = [c for c in every if is_sensible(c) and taken(c.score, c.normalizer, c.encoding, c.backend)]
@@ -138,10 +138,10 @@ def subject(cell, members=None):
     encoding = PositionEncoding(record, sizes, parent=None)
     spec = AttentionSpec(cell.score, cell.normalizer, cell.backend)
     layer = MultiHeadAttention(WIDTH, HEADS, KV_HEADS, False, spec, jnp.dtype(cell.dtype), encoding=encoding)
-    texts, places = inputs()[0], Places(*[jnp.arange(LENGTH)[None]] * 2)
+    texts, positions = inputs()[0], QueryKeyPositions(*[jnp.arange(LENGTH)[None]] * 2)
 
     def init(key):
-        made = layer.init(key, texts, places, None, method=whole)
+        made = layer.init(key, texts, positions, None, method=whole)
         noise = iter(jax.random.split(key, 30))
         return jax.tree.map(lambda a: a + 0.2 * jax.random.normal(next(noise), a.shape), made)
 
@@ -155,16 +155,16 @@ def inputs(members=None):
     return tuple(jax.random.normal(jax.random.key(seed), shape) for seed in (1, 2))
 
 
-def whole(layer, texts, places, mask, dropout=None):
+def whole(layer, texts, positions, mask, dropout=None):
     """Self-attention of whole texts."""
-    return layer(texts, layer.project(texts, places.queries), mask, dropout, places)[0]
+    return layer(texts, layer.project(texts, positions.queries), mask, dropout, positions)[0]
 
 
-def step(layer, text, held, place, mask):
+def step(layer, text, held, position, mask):
     """Self-attention of one token, whose key and value join those of the tokens before it."""
-    places = Places(place[:, None], jnp.arange(ROOM)[None])
-    held = into_cache(held, place)(layer.project(text, places.queries))
-    return layer(text, held, mask, None, places)[0], held
+    positions = QueryKeyPositions(position[:, None], jnp.arange(ROOM)[None])
+    held = into_cache(held, position)(layer.project(text, positions.queries))
+    return layer(text, held, mask, None, positions)[0], held
 
 
 def computed(cell, variables, texts):
@@ -187,7 +187,7 @@ def computed(cell, variables, texts):
         segments = jnp.concatenate([jnp.full(end - begin, n) for n, (begin, end) in enumerate(PACKED)])[None]
         everywhere = jnp.concatenate([jnp.arange(end - begin) for begin, end in PACKED])[None]
         mask = combine(mask, segment_mask(segments, segments))
-    return layer.apply(variables, texts, Places(everywhere, everywhere), mask, dropout, method=whole)
+    return layer.apply(variables, texts, QueryKeyPositions(everywhere, everywhere), mask, dropout, method=whole)
 
 
 def expected(cell, variables, texts):
@@ -200,8 +200,8 @@ def expected(cell, variables, texts):
 
     def of(begin, end, mask, batch=slice(None)):
         part = texts[batch, begin:end]
-        places = np.broadcast_to(np.arange(end - begin), (len(part), end - begin))
-        return oracle.attention(sizes, part, params, own, record, mask, places, dropout)
+        positions = np.broadcast_to(np.arange(end - begin), (len(part), end - begin))
+        return oracle.attention(sizes, part, params, own, record, mask, positions, dropout)
 
     if cell.mode == "packed":
         return jnp.concatenate([of(begin, end, allowed(cell, end - begin)) for begin, end in PACKED], axis=1)

@@ -97,11 +97,11 @@ NORMALIZERS = {
 }
 
 
-def attention(sizes, texts, params, own, record, mask, places, dropout):
+def attention(sizes, texts, params, own, record, mask, positions, dropout):
     """What a layer of attention says: [B, T, width].
 
     `sizes` is (score, normalizer, heads, heads of keys); `texts` [B, T, width]; `params` the layer's and `own` the
-    encoding's; `mask` [B, T, T]; `places` [B, T].
+    encoding's; `mask` [B, T, T]; `positions` [B, T].
     """
     score, normalize, heads, kv_heads = sizes
     batch, length, width = texts.shape
@@ -113,7 +113,7 @@ def attention(sizes, texts, params, own, record, mask, places, dropout):
     for row in range(batch):
         split = lambda name, count: (texts[row] @ params[name]).reshape(length, count, size).swapaxes(0, 1)  # noqa: B023, E731
         query, key, value = split("query", heads), split("key", kv_heads), split("value", kv_heads)
-        here = places[row][None]
+        here = positions[row][None]
         if record.rotate:
             query, key = (record.rotate(own, x[None], here[:, None])[0] for x in (query, key))
         bias = record.bias(own, query[None], here, here)[0] if record.bias else jnp.zeros((heads, length, length))

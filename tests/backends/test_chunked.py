@@ -18,9 +18,9 @@ LONG, SIZE = 16384, 64
 
 
 def attended(backend, encoding, length, params, query, key, value):
-    places = jnp.arange(length)[None]
+    positions = jnp.arange(length)[None]
     record = make_encoding(encoding)
-    relative = Relative(record.bias, None, record.mix, params, places, places)
+    relative = Relative(record.bias, None, record.mix, params, positions, positions)
     return backends.attend(backend, query, key, value, mask=causal_mask(length, length), relative=relative).values
 
 
@@ -80,7 +80,7 @@ def test_auto_takes_blocks_for_long_texts_where_they_can_do_all_that_is_asked():
     assert backends.choose("auto", [soft], backends.LONG) == "chunked"
     assert backends.choose("auto", [soft, sparse], backends.LONG) == "reference"
     assert backends.choose("chunked", [soft], 8) == "chunked"
-    with pytest.raises(ValueError, match="its normalizer needs whole rows"):
+    with pytest.raises(ValueError, match="this normalizer needs whole rows"):
         backends.choose("chunked", [sparse], 8)
 
 

@@ -103,11 +103,11 @@ def test_the_docs_carry_what_each_backend_takes():
     [
         (
             {"normalizer": "entmax15"},
-            "backend='chunked:queries=4,keys=3': its normalizer needs whole rows; backend='reference' can",
+            "backend='chunked:queries=4,keys=3': this normalizer needs whole rows. Choose backend='reference'",
         ),
-        ({"score": "location:longest=8"}, "a score by the places of keys needs them whole"),
+        ({"score": "location:longest=8"}, "a score by the positions of keys needs all keys at once"),
         ({"normalizer": "sum"}, "normalize='sum': needs weights of 0 or more, and score='scaled_dot' may be negative"),
-        ({"normalizer": "sum", "score": "kernel", "encoding": "alibi"}, "a position encoding that adds to scores"),
+        ({"normalizer": "sum", "score": "kernel", "encoding": "alibi"}, "a position encoding that adds a bias"),
         ({"backend": "cudnn"}, "backend='cudnn': choose one of reference, chunked"),
         ({"backend": "chunked:queries=0"}, "queries=0: needs a whole number, 1 or more"),
     ],

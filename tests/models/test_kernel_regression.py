@@ -68,5 +68,5 @@ def test_in_the_plane_each_coordinate_learns_its_own_width():
 
 @pytest.mark.parametrize("name", ["gauss_1", "gaussian", "gaussian_x", "boxcar_-1", "boxcar_0"])
 def test_an_unknown_estimator_is_refused_with_what_there_is(name):
-    with pytest.raises(ValueError, match=f"no estimator '{name}': choose average, silverman.*KERNEL_WIDTH"):
+    with pytest.raises(ValueError, match=f"estimators='{name}': choose one of average, silverman.*KERNEL_WIDTH"):
         estimator(name, 0, 0)

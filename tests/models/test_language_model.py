@@ -40,9 +40,9 @@ def test_a_cached_step_says_what_the_whole_text_does(name):
     whole = jax.jit(module.apply)(variables, TOKENS, POSITIONS)
     step = jax.jit(lambda tokens, cache: module.apply(variables, tokens, cache, method="step"))
     cache = jax.jit(lambda: module.apply(variables, POSITIONS, method="init_cache"))()
-    for place in range(TOKENS.shape[1]):
-        logits, cache = step(TOKENS[:, place], cache)
-        np.testing.assert_allclose(logits, whole[:, place], rtol=2e-4, atol=2e-5)
+    for position in range(TOKENS.shape[1]):
+        logits, cache = step(TOKENS[:, position], cache)
+        np.testing.assert_allclose(logits, whole[:, position], rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -64,9 +64,9 @@ def test_a_step_past_the_caches_room_is_nan_for_the_text_that_takes_it_alone(nam
     module, variables = make(name)
     step = jax.jit(lambda tokens, cache: module.apply(variables, tokens, cache, method="step"))
     cache = jax.jit(lambda: module.apply(variables, POSITIONS, method="init_cache"))()
-    for place in range(TOKENS.shape[1]):
+    for position in range(TOKENS.shape[1]):
         before = cache
-        logits, cache = step(TOKENS[:, place], cache)
+        logits, cache = step(TOKENS[:, position], cache)
     assert np.isfinite(logits).all()
     uneven = before._replace(cursor=jnp.array([5, 6]))
     past, _ = step(TOKENS[:, -1], uneven)
@@ -181,13 +181,14 @@ def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"positions": "spiral"}, "encoding='spiral': choose one of none"),
-        ({"positions": "rotary", "width": 6}, "encoding='rotary' needs an even head_size, not 3"),
-        ({"positions": "shaw:clap=3"}, "encoding='shaw:clap=.*clap"),
-        ({"heads": 3, "kv_heads": 3}, "heads=3 must divide width=8"),
+        ({"positions": "spiral"}, "positions='spiral': choose one of none"),
+        ({"positions": "rotary", "width": 6}, "positions='rotary': needs an even head_size, not 3"),
+        ({"positions": "shaw:clap=3"}, "positions='shaw:clap=3': has no option 'clap'"),
+        ({"heads": 3, "kv_heads": 3}, "heads=3: must divide width=8"),
+        ({"score": "cos"}, "score='cos': choose one of dot, scaled_dot"),
         ({"mixer": "mlp"}, "mixer='mlp': choose one of attention, window, gru, convolution"),
         ({"layers": 0}, "layers=0: needs 1 or more"),
-        ({"mixer": "gru", "positions": "alibi"}, "encoding='alibi' is of attention's scores, and mixer='gru' has none"),
+        ({"mixer": "gru", "positions": "alibi"}, "positions='alibi': acts on scores, and mixer='gru' has none"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(more, message):
@@ -208,24 +209,24 @@ def test_a_text_may_be_longer_than_any_table_where_an_encoding_has_none(name):
 @pytest.mark.parametrize("name", ["rotary", "alibi", "t5", "none"])
 def test_values_know_no_positions(name):
     module, variables = make(name)
-    alone = [module.apply(variables, TOKENS[:, :1], jnp.full((2, 1), place)) for place in (0, 7)]
+    alone = [module.apply(variables, TOKENS[:, :1], jnp.full((2, 1), position)) for position in (0, 7)]
     np.testing.assert_allclose(*alone, rtol=1e-4, atol=1e-5)  # what attends to itself alone reads its value
 
 
 def test_positions_off_a_learned_table_are_never_silently_another():
     module, variables = make("learned")
-    for place in (-1, SIZES["max_length"]):
-        logits = jax.jit(module.apply)(variables, TOKENS, POSITIONS.at[:, 2].set(place))
+    for position in (-1, SIZES["max_length"]):
+        logits = jax.jit(module.apply)(variables, TOKENS, POSITIONS.at[:, 2].set(position))
         assert np.isnan(logits).all()
 
 
 def test_segments_are_refused_where_nothing_would_keep_them_apart():
     module, variables = make("none", mixer="gru")
-    with pytest.raises(ValueError, match="mixer='gru' reads each row as one text"):
+    with pytest.raises(ValueError, match="mixer='gru': reads each row as one text"):
         module.apply(variables, TOKENS, None, jnp.ones_like(TOKENS))
 
 
 def test_a_table_refuses_longer_texts():
     module, variables = make("learned")
-    with pytest.raises(ValueError, match=r"'learned' places up to 12 words, not 13: it cannot extrapolate"):
+    with pytest.raises(ValueError, match=r"positions='learned': has positions for 12 tokens, not for 13"):
         module.apply(variables, jnp.zeros((1, 13), jnp.int32))

@@ -133,15 +133,18 @@ def test_the_gradient_reaches_the_predicted_centre_and_is_that_of_finite_differe
     [
         ({"score": "multiply"}, "score='multiply': choose one of dot, scaled_dot, bilinear"),
         ({"score": "dot", "span": "near"}, "span='near': choose one of global, local_m, local_p"),
-        ({"score": "dot", "output": "state"}, "output='state', attends='after': 'attentional' goes with 'after' alone"),
-        ({"score": "dot", "attends": "never", "output": "deep"}, "input_feeding=True, attends='never': what is fed"),
+        ({"score": "dot", "output": "state"}, "output='state': attends='after' requires output='attentional'"),
+        (
+            {"score": "dot", "attends": "never", "output": "deep"},
+            "input_feeding=True: requires attends='after', and attends='never'",
+        ),
         (
             {"score": "dot", "normalize": "sum"},
             "normalize='sum': needs weights of 0 or more, and score='dot' may be negative",
         ),
         (
             {"score": "location", "backend": "chunked"},
-            "backend='chunked': a score by the places of keys needs them whole",
+            "backend='chunked': a score by the positions of keys needs all keys at once",
         ),
         ({"score": "bilinear", "window": 0}, "window=0: needs 1 or more"),
     ],

@@ -103,11 +103,17 @@ def test_rows_without_a_sentence_leave_no_trace_in_the_moments():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"heads": 3}, "heads=3 must divide width=8"),
-        ({"kv_heads": 3}, "kv_heads=3 must divide heads"),
-        ({"width": 9, "heads": 3, "kv_heads": 3}, "encoding=.sinusoidal. needs an even width, not 9"),
-        ({"shared": "all"}, "there are 11 and 13 entries: set data.joint_vocabulary=True"),
-        ({"encoder_mixer": "gru", "encoder_positions": "alibi"}, "is of attention.s scores, and mixer=.gru. has none"),
+        ({"heads": 3}, "heads=3: must divide width=8"),
+        ({"kv_heads": 3}, "kv_heads=3: must divide heads=2"),
+        ({"width": 9, "heads": 3, "kv_heads": 3}, "encoder_positions='sinusoidal': needs an even width, not 9"),
+        ({"shared": "all"}, "shared='all': needs one vocabulary, and there are two, of 11 and 13 entries"),
+        (
+            {"encoder_mixer": "gru", "encoder_positions": "alibi"},
+            "encoder_positions='alibi': acts on scores, and mixer='gru' has none",
+        ),
+        ({"decoder_positions": "spiral"}, "decoder_positions='spiral': choose one of none"),
+        ({"cross_score": "cos"}, "cross_score='cos': choose one of dot, scaled_dot"),
+        ({"cross_normalize": "max"}, "cross_normalize='max': choose one of softmax"),
         (
             {"decoder_positions": "randomized_alibi"},
             "decoder_positions=.randomized_alibi.: only a language model draws",

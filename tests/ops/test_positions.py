@@ -192,9 +192,9 @@ def test_shaws_keys_and_values_are_a_loops(random, clip):
     bias, mixed = np.zeros((2, 3, 5, 6)), np.zeros((2, 3, 5, 4))
     for q, i in enumerate(q_positions):
         for k, j in enumerate(k_positions):
-            place = max(-clip, min(clip, j - i)) + clip
-            bias[:, :, q, k] = query[:, :, q] @ np.asarray(params["keys"][place]) / math.sqrt(4)
-            mixed[:, :, q] += weights[:, :, q, k, None] * np.asarray(params["values"][place])
+            row = max(-clip, min(clip, j - i)) + clip
+            bias[:, :, q, k] = query[:, :, q] @ np.asarray(params["keys"][row]) / math.sqrt(4)
+            mixed[:, :, q] += weights[:, :, q, k, None] * np.asarray(params["values"][row])
     positions = jnp.asarray(q_positions)[None], jnp.asarray(k_positions)[None]
     np.testing.assert_allclose(encoding.bias(params, jnp.asarray(query), *positions), bias, atol=1e-5)
     np.testing.assert_allclose(encoding.mix(params, jnp.asarray(weights), *positions), mixed, atol=1e-5)
@@ -240,16 +240,16 @@ def test_kerple_is_its_formula_and_its_gradients_are_finite(name, form):
                 d = abs(i - j)
                 expected = -r1 * math.log(1 + r2 * d) if form == "log" else -r1 * d**r2
                 np.testing.assert_allclose(bias[0, head, q, k], expected, rtol=1e-4, atol=1e-6)
-    place = jnp.arange(4)[None]
-    gradient = jax.grad(lambda p: encoding.bias(p, jnp.zeros((1, 3, 4, 4)), place, place).sum())(params)
+    positions = jnp.arange(4)[None]
+    gradient = jax.grad(lambda p: encoding.bias(p, jnp.zeros((1, 3, 4, 4)), positions, positions).sum())(params)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
 @pytest.mark.parametrize("name", ["kerple_log", "kerple_power"])
 def test_a_slope_of_kerples_that_fell_below_zero_is_the_least_one_and_can_come_back(name):
-    encoding, place, query = ENCODINGS[name], jnp.arange(4)[None], jnp.zeros((1, 3, 4, 4))
+    encoding, positions, query = ENCODINGS[name], jnp.arange(4)[None], jnp.zeros((1, 3, 4, 4))
     below, least = ({key: jnp.full(3, value) for key in ("r1", "r2")} for value in (-0.5, 0.01))
-    bias = lambda params: encoding.bias(params, query, place, place)  # noqa: E731
+    bias = lambda params: encoding.bias(params, query, positions, positions)  # noqa: E731
     np.testing.assert_allclose(bias(below), bias(least), rtol=1e-5)
     gradient = jax.grad(lambda params: bias(params).sum())(below)
     assert all((leaf != 0).all() for leaf in jax.tree.leaves(gradient))
