@@ -1,4 +1,4 @@
-"""Beam search over `step(tokens, cache) → (logits, cache)`, in one compiled loop with early exit."""
+"""Beam search over `step(tokens, cache) → (logits, cache)`, in one compiled loop that ends early."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,13 +10,13 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax.decoding.greedy import without
 from attention_jax.ops.cache import Cache
 
-NEVER = -1e30  # a score that loses to every other and stays finite when added to
+NEVER = -1e30  # a score below every other; sums with it stay finite
 
 
 class Hypotheses(NamedTuple):
-    """The best translations of each sentence, best first, each up to and with its end, padding after it.
+    """The best translations of each sentence, best first: words, the end, padding.
 
-    `scores` are log-probabilities in nats divided by the length penalty; one that was not found has `NEVER`.
+    `scores` are log-probabilities in nats divided by the length penalty; a hypothesis that was not found has `NEVER`.
     """
 
     tokens: Int[Array, "batch beams length"]
@@ -46,11 +46,11 @@ def beam_search(
 ) -> Hypotheses:
     """The `beams` best hypotheses by log p / lp(n), lp(n) = ((5 + n) / 6)^α (Wu et al. 2016, eq. 14).
 
-    n counts words with the end. A hypothesis that ends among the `beams` likeliest is set aside, and the likeliest
-    that go on fill the beam again; the search of a sentence is over when `beams` have ended, so that a beam of one
-    is greedy. One that has not ended after `max_length` words counts as it is. `bos` and `pad` are never written;
-    their probability is lost. Beams share the cache's memory; `is_empty` marks rows that hold no sentence and are
-    not waited for.
+    n counts words and the end. A hypothesis that ends among the `beams` likeliest is set aside, and the beam is filled
+    again with the likeliest that have not ended. The search of a sentence is over when `beams` hypotheses have ended,
+    so that a beam of one is greedy decoding. A hypothesis that has not ended after `max_length` words is scored as it
+    is. `bos` and `pad` are never chosen; their probability is lost. Beams share the cache's memory. `is_empty` marks
+    rows without a sentence, for which the loop does not wait.
     """
     batch = is_empty.shape[0]
 
@@ -85,7 +85,7 @@ def beam_search(
 
 def _start(cache: Cache, batch: int, beams: int, max_length: int, bos: int, pad: int) -> _Search:
     tokens = jnp.full((batch, beams, max_length), pad, jnp.int32)
-    first = jnp.where(jnp.arange(beams) == 0, 0.0, NEVER)  # all beams are alike at first: only one counts
+    first = jnp.where(jnp.arange(beams) == 0, 0.0, NEVER)  # all beams are equal at first: only one counts
     state, cursor = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], beams, axis=1), (cache.state, cache.cursor))
     return _Search(
         position=jnp.zeros((), jnp.int32),
@@ -98,18 +98,18 @@ def _start(cache: Cache, batch: int, beams: int, max_length: int, bos: int, pad:
 
 
 def _step_beams(step: Callable, tokens: Int[Array, "batch beams"], cache: Cache) -> tuple[Array, Cache]:
-    """`step` for every beam over one shared memory: logits `[batch, beams, vocabulary]`."""
+    """`step` for every beam, with one shared memory: logits `[batch, beams, vocabulary]`."""
 
-    def one(tokens, state, cursor):
+    def step_beam(tokens, state, cursor):
         logits, advanced = step(tokens, Cache(cache.memory, state, cursor))
         return logits, advanced.state, advanced.cursor
 
-    logits, state, cursor = jax.vmap(one, in_axes=1, out_axes=1)(tokens, cache.state, cache.cursor)
+    logits, state, cursor = jax.vmap(step_beam, in_axes=1, out_axes=1)(tokens, cache.state, cache.cursor)
     return logits, Cache(cache.memory, state, cursor)
 
 
 def _likeliest(log_probs: Float[Array, "batch beams words"], count: int) -> tuple[Array, Array, Array]:
-    """The `count` likeliest continuations: their log-probability, the beam that each goes on from, its word."""
+    """The `count` likeliest continuations: their log-probabilities, the beams that they continue, their words."""
     words = log_probs.shape[-1]
     log_probs, choice = jax.lax.top_k(log_probs.reshape(len(log_probs), -1), count)
     return log_probs, choice // words, (choice % words).astype(jnp.int32)
@@ -117,8 +117,8 @@ def _likeliest(log_probs: Float[Array, "batch beams words"], count: int) -> tupl
 
 def _best(some: Hypotheses, others: Hypotheses, beams: int) -> Hypotheses:
     tokens, scores = (jnp.concatenate(pair, axis=1) for pair in zip(some, others, strict=True))
-    scores, places = jax.lax.top_k(scores, beams)
-    return Hypotheses(_pick(tokens, places), scores)
+    scores, indices = jax.lax.top_k(scores, beams)
+    return Hypotheses(_pick(tokens, indices), scores)
 
 
 def _is_open(scores: Float[Array, "..."]) -> Bool[Array, "..."]:
@@ -130,6 +130,6 @@ def _penalized(log_probs: Array, words: Array | int, length_penalty: Array | flo
     return jnp.where(_is_open(log_probs), log_probs / penalty, NEVER)
 
 
-def _pick(leaf: Array, places: Int[Array, "batch chosen"]) -> Array:
-    """leaf[b, places[b, i]] for every b and i."""
-    return jnp.take_along_axis(leaf, places.reshape(*places.shape, *(1,) * (leaf.ndim - 2)), axis=1)
+def _pick(leaf: Array, indices: Int[Array, "batch chosen"]) -> Array:
+    """leaf[b, indices[b, i]] for every b and i."""
+    return jnp.take_along_axis(leaf, indices.reshape(*indices.shape, *(1,) * (leaf.ndim - 2)), axis=1)

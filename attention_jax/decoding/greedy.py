@@ -1,4 +1,4 @@
-"""Decoding word by word over `step(tokens, cache) → (logits, cache)`, in one compiled loop with early exit."""
+"""Decoding word by word over `step(tokens, cache) → (logits, cache)`, in one compiled loop that ends early."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,9 +12,9 @@ Choose = Callable[[Float[Array, "batch v"], Int[Array, ""]], Int[Array, " batch"
 
 
 class Writing(NamedTuple):
-    """Texts that are being written: the last word of each, which the model has not read yet, and what it has read.
+    """Texts that are being written: each one's last word, which the model has not read yet, and the cache before it.
 
-    `is_done` marks texts that have ended, and rows that hold none; `position` counts the words that were chosen.
+    `is_done` marks texts that have ended, and rows without a text. `position` counts the words that were chosen.
     """
 
     tokens: Int[Array, " batch"]
@@ -26,12 +26,12 @@ class Writing(NamedTuple):
 def greedy(
     step: Step, cache: Any, is_done: Bool[Array, " batch"], max_length: int, *, bos: int, eos: int, pad: int
 ) -> Int[Array, "batch max_length"]:
-    """The likeliest next word, again and again, up to and with `eos`; `pad` after it."""
+    """The likeliest next word each time: words, `eos`, `pad`."""
     return decode(step, cache, is_done, max_length, likeliest, bos=bos, eos=eos, pad=pad)
 
 
 def likeliest(logits: Float[Array, "batch v"], position: Int[Array, ""]) -> Int[Array, " batch"]:
-    """The word with the largest logit, the first of those that are alike."""
+    """The word with the largest logit; the first of several equal ones."""
     del position
     return jnp.argmax(logits, axis=-1)
 
@@ -47,10 +47,10 @@ def decode(
     eos: int,
     pad: int,
 ) -> Int[Array, "batch max_length"]:
-    """The words that `choose(logits, position)` picks, up to and with `eos`; `pad` after it.
+    """The words that `choose(logits, position)` picks: words, `eos`, `pad`.
 
-    `bos` and `pad` are never picked, whatever the model gives them. Stops when every sentence has ended, or after
-    `max_length` words. `is_done` marks rows that hold no sentence and are not waited for.
+    `bos` and `pad` are never picked, whatever their logits. The loop ends when every sentence has ended, or after
+    `max_length` words. `is_done` marks rows without a sentence, for which it does not wait.
     """
     start = Writing(jnp.full(is_done.shape, bos, jnp.int32), cache, is_done, jnp.zeros((), jnp.int32))
     return write(step, start, max_length, choose, eos=eos, pad=pad, never=(bos, pad))[0]
@@ -67,10 +67,10 @@ def write(
     never: tuple[int, ...],
     at_most: Int[Array, ""] | int | None = None,
 ) -> tuple[Int[Array, "batch size"], Writing]:
-    """Up to `size` more words of each text, `pad` after its `eos`, and the texts as they are then.
+    """Up to `size` more words of each text, with `pad` after its `eos`; and the texts with these words.
 
-    Words of `never` are not picked. Stops when every text has ended, or after `at_most` words, where that is given,
-    which may be traced.
+    Words of `never` are not picked. The loop ends when every text has ended, or after `at_most` words, a number that
+    may be traced.
     """
     most = size if at_most is None else jnp.minimum(at_most, size)
 
@@ -90,5 +90,5 @@ def write(
 
 
 def without(scores: Float[Array, "*batch v"], *words: int) -> Float[Array, "*batch v"]:
-    """The scores, −inf of these words."""
+    """The scores, with −inf for these words."""
     return jnp.where(jnp.isin(jnp.arange(scores.shape[-1]), jnp.array(words)), -jnp.inf, scores)

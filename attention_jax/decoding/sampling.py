@@ -1,4 +1,4 @@
-"""Decoding by drawing each next word, in one compiled loop with early exit."""
+"""Decoding by drawing each next word at random, in one compiled loop that ends early."""
 
 from typing import Any
 
@@ -23,10 +23,10 @@ def sample(
     eos: int,
     pad: int,
 ) -> Int[Array, "batch max_length"]:
-    """Words drawn from softmax(logits / temperature) of the `top_k` likeliest (0: all), of mass `top_p` at least.
+    """Words drawn from softmax(logits / temperature), restricted as in `keep_likeliest`.
 
-    Each sentence has a key of its own, so that what is drawn for it does not depend on its batch
-    (Fan et al. 2018, §5.4; Holtzman et al. 2020, §3.1).
+    Each sentence has its own key, so that its words do not depend on the rest of the batch. Fan et al. 2018, §5.4;
+    Holtzman et al. 2020, §3.1.
     """
 
     return decode(step, cache, is_done, max_length, drawing(keys, temperature, top_k, top_p), bos=bos, eos=eos, pad=pad)
@@ -35,7 +35,7 @@ def sample(
 def drawing(
     keys: Key[Array, " batch"], temperature: Float[Array, ""] | float, top_k: int, top_p: Float[Array, ""] | float
 ) -> Choose:
-    """What draws each text's next word, as `sample` says; a word depends on its text's key and its place alone."""
+    """The function that draws each text's next word, as in `sample`, by the text's key and the word's position."""
 
     def choose(logits, position):
         kept = keep_likeliest(logits.astype(jnp.float32) / temperature, top_k, top_p)
@@ -47,10 +47,10 @@ def drawing(
 def keep_likeliest(
     logits: Float[Array, "*batch v"], top_k: int, top_p: Float[Array, ""] | float
 ) -> Float[Array, "*batch v"]:
-    """The logits, −inf but for the `top_k` largest (0: all) and the fewest of these whose softmax sums to `top_p`."""
+    """The `top_k` largest logits (0: all), of these the fewest whose softmax sums to `top_p`; −inf for the others."""
     size = logits.shape[-1]
-    ordered, places = jax.lax.top_k(logits, min(top_k or size, size))
+    ordered, words = jax.lax.top_k(logits, min(top_k or size, size))
     probabilities = jax.nn.softmax(ordered, axis=-1)
     before = jnp.cumsum(probabilities, axis=-1) - probabilities  # the mass of likelier words
     ordered = jnp.where((before < top_p) | (before == 0), ordered, -jnp.inf)
-    return jnp.put_along_axis(jnp.full_like(logits, -jnp.inf), places, ordered, axis=-1, inplace=False)
+    return jnp.put_along_axis(jnp.full_like(logits, -jnp.inf), words, ordered, axis=-1, inplace=False)

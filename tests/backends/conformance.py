@@ -95,7 +95,7 @@ def refusal(cell):
 
 
 def is_sensible(cell):
-    """Whether a cell means something: a decoder has no dropout; a packed text's mask and score have its own positions."""
+    """Whether a cell means something: decoding has no dropout; in a packed row masks and scores are by segment."""
     if cell.mode in ("cached", "packed") and cell.dropout:
         return False
     if cell.mode == "packed" and (cell.mask not in ("none", "causal", "window") or "location" in cell.score):
