@@ -1,10 +1,10 @@
-"""Algorithmic tasks: an input of given length and the output that a rule makes of it, drawn from a key on the fly.
+"""Algorithmic tasks: an input of a given length, and the output that a rule makes of it, drawn from a random key.
 
-One vocabulary and one shape serve all: `x₁ … xₙ SEP y₁ … yₘ END PAD …`, with 2 · longest + 2 places for inputs of up to
-`longest` tokens. Lengths may be traced, so that one program draws every task at every length.
+All tasks have one vocabulary and one shape: `x₁ … xₙ SEP y₁ … yₘ END PAD …`, of 2 · longest + 2 tokens for inputs of up
+to `longest`. Lengths may be traced, so that one program draws every task at every length.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -17,14 +17,14 @@ DIGITS = 10
 
 
 class Example(NamedTuple):
-    """A text, and which of its tokens are asked for: the output's that are not given, its end included."""
+    """A text, and which of its tokens are to be predicted: the output's and its end, without those that are given."""
 
     tokens: Int[Array, "*batch t"]
     is_output: Bool[Array, "*batch t"]
 
 
 class Drawn(NamedTuple):
-    """Input and output as symbols, `longest` places each, and how many of them count; what of the output is given."""
+    """Input `x` and output `y`, and how many tokens of each count. Output tokens that are `given` are not predicted."""
 
     x: Int[Array, " longest"]
     inputs: Int[Array, ""]
@@ -34,7 +34,7 @@ class Drawn(NamedTuple):
 
 
 class Task(NamedTuple):
-    """`draw(key, length, longest, symbols) → Drawn`; the shortest input, and the fewest symbols, that make sense."""
+    """`draw(key, length, longest, symbols) → Drawn`; the shortest input and the fewest symbols that it can have."""
 
     draw: Callable[[Key[Array, ""], Int[Array, ""], int, int], Drawn]
     shortest: int = 1
@@ -42,17 +42,17 @@ class Task(NamedTuple):
 
 
 def size(longest: int) -> int:
-    """Places of a text with inputs of up to `longest` tokens."""
+    """How many tokens a text has, padding included, for inputs of up to `longest` tokens."""
     return 2 * longest + 2
 
 
 def example(task: str | Int[Array, ""], key: Key[Array, ""], length: Int[Array, ""], longest: int, symbols: int):
-    """The text that a key draws; `task` is a name, or a traced place in `TASKS`.
+    """The text that a key draws; `task` is a name of `TASKS`, or its index there, which may be traced.
 
     Raises ValueError for another name.
     """
     if isinstance(task, str):
-        require_task(task, 1 << 30, 1 << 30)
+        require_choice_of_task(task)
         return _laid_out(TASKS[task].draw(key, length, longest, symbols), longest)
     branches = [
         lambda key, length, draw=one.draw: _laid_out(draw(key, length, longest, symbols), longest)
@@ -61,21 +61,26 @@ def example(task: str | Int[Array, ""], key: Key[Array, ""], length: Int[Array, 
     return jax.lax.switch(task, branches, key, length)
 
 
-def require_task(name: str, length: int, symbols: int) -> None:
-    """Raise ValueError for a task that is not there, or has no meaning at a length or with so few symbols."""
+def require_choice_of_task(name: str) -> None:
+    """Raise ValueError for a name that is not in `TASKS`."""
     if name not in TASKS:
         raise ValueError(f"task={name!r}: choose one of {', '.join(TASKS)}.")
-    for what, given, least in (
-        ("inputs are", length, TASKS[name].shortest),
-        ("symbols are", symbols, TASKS[name].symbols),
+
+
+def require_task(name: str, lengths: Mapping[str, int], symbols: int) -> None:
+    """Raise ValueError for an unknown task, and for too short inputs or too few symbols; `lengths` are by their key."""
+    require_choice_of_task(name)
+    for key, given, least in (
+        *((key, length, TASKS[name].shortest) for key, length in lengths.items()),
+        ("symbols", symbols, TASKS[name].symbols),
     ):
         if given < least:
-            raise ValueError(f"task={name!r}: {given} {what} too few: it needs {least} or more.")
+            raise ValueError(f"{key}={given}: task={name!r} needs {least} or more.")
 
 
 def _laid_out(drawn: Drawn, longest: int) -> Example:
     places = jnp.arange(size(longest))
-    of_x, of_y = (jnp.clip(index, 0, longest - 1) for index in (places, places - drawn.inputs - 1))
+    of_x, of_y = (jnp.clip(at, 0, longest - 1) for at in (places, places - drawn.inputs - 1))
     x, y = drawn.x.astype(jnp.int32)[of_x], drawn.y.astype(jnp.int32)[of_y]
     end = drawn.inputs + 1 + drawn.outputs
     is_output = (places > drawn.inputs) & (places <= end)
@@ -92,7 +97,7 @@ def _symbols(key: Array, longest: int, symbols: int) -> Array:
 
 
 def _mapped(rule: Callable[[Array, Array], Array]) -> Callable[..., Drawn]:
-    """Outputs as long as their inputs: `rule(x, length) → y`."""
+    """A task with outputs as long as their inputs: `rule(x, length) → y`."""
 
     def draw(key, length, longest, symbols):
         x = _symbols(key, longest, symbols)
@@ -110,7 +115,7 @@ def _sort(x: Array, length: Array) -> Array:
 
 
 def _folded(modulus: int) -> Callable[..., Drawn]:
-    """The sum of the inputs, which are below `modulus`, modulo it; parity where that is 2."""
+    """The task of summing inputs, which are less than `modulus`, modulo `modulus`: parity if it is 2."""
 
     def draw(key, length, longest, symbols):
         del symbols
@@ -122,7 +127,7 @@ def _folded(modulus: int) -> Callable[..., Drawn]:
 
 
 def _last_occurrence(key: Array, length: Array, longest: int, symbols: int) -> Drawn:
-    """Half as many look-ups as inputs: each gives a symbol, and asks what followed it the last time something did."""
+    """Half as many look-ups as inputs: each gives a symbol, and asks which token followed its last occurrence."""
     key_x, key_asked = jax.random.split(key)
     x, places = _symbols(key_x, longest, symbols), jnp.arange(longest)
     asked = x[jax.random.randint(key_asked, (longest,), 0, length - 1)]
@@ -133,7 +138,7 @@ def _last_occurrence(key: Array, length: Array, longest: int, symbols: int) -> D
 
 
 def _addition(is_reversed: bool) -> Callable[..., Drawn]:
-    """a + b of two numbers of d digits, and their sum of d + 1; the lowest digit first where `is_reversed`."""
+    """The task a + b of two numbers of d digits, with a sum of d + 1; if `is_reversed` the lowest digit comes first."""
 
     def draw(key, length, longest, symbols):
         del symbols
@@ -157,7 +162,7 @@ def _addition(is_reversed: bool) -> Callable[..., Drawn]:
 
 
 def _dyck(key: Array, length: Array, longest: int, symbols: int) -> Drawn:
-    """Brackets of two kinds, opened and closed as they nest; the output closes those that are open.
+    """Nested brackets of two kinds; the output closes the brackets that the input leaves open.
 
     Symbols 0 and 1 open, 2 and 3 close.
     """
@@ -166,15 +171,15 @@ def _dyck(key: Array, length: Array, longest: int, symbols: int) -> Drawn:
 
     def advance(carry, drawn):
         stack, depth = carry
-        place, opens, kind = drawn
+        index, opens, kind = drawn
         opens = opens | (depth == 0)
         top = stack[jnp.maximum(depth - 1, 0)]
-        is_here = place < length
+        is_input = index < length
         pushed = stack.at[depth].set(jnp.where(opens, kind, stack[depth]))
         bracket = jnp.where(opens, kind, 2 + top)
         return (
-            jnp.where(is_here, pushed, stack),
-            jnp.where(is_here, depth + jnp.where(opens, 1, -1), depth),
+            jnp.where(is_input, pushed, stack),
+            jnp.where(is_input, depth + jnp.where(opens, 1, -1), depth),
         ), FIRST + bracket
 
     start = (jnp.zeros(longest + 1, jnp.int32), jnp.int32(0))

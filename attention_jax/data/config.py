@@ -1,10 +1,10 @@
-"""What `config.data` holds."""
+"""The keys of `config.data`."""
 
 from typing import NamedTuple
 
 
 class DataConfig(NamedTuple):
-    """`config.data`: every key is here, and a key that is not raises TypeError."""
+    """`config.data` of a translation: all its keys. Another key raises TypeError."""
 
     source: str
     path: str
@@ -30,16 +30,16 @@ class DataConfig(NamedTuple):
 
 
 class TextConfig(NamedTuple):
-    """Which text a language model reads, and as which tokens: these keys of `config.data`."""
+    """The keys of `config.data` that say which text a language model reads, and as which tokens."""
 
-    source: str  # text: a file or a folder of *.txt, generated sentences without a path; jsonl; tfds:NAME
-    path: str  # of the file, or of the folder of what the next three name; of TFDS, where it keeps its data
+    source: str  # text: a file or a folder of *.txt, or generated sentences without a path; jsonl; tfds:NAME
+    path: str  # the file, or the folder of the next three; with tfds, where TFDS keeps its data
     train_path: str  # a file or folder in `path`, or a split of TFDS; empty: `path` itself, or "train"
-    validation_path: str  # the same; empty: `held_out` of what is there to train on
-    test_path: str  # the same; empty: `held_out_test` of it
-    held_out: float  # share to validate on: the last of one text, or whole documents drawn
-    held_out_test: float  # share to test on; 0: none
-    key: str  # of a JSON line or of an example of TFDS: where its text is
+    validation_path: str  # the same; empty: the share `held_out` of the training text
+    test_path: str  # the same; empty: the share `held_out_test` of the training text
+    held_out: float  # the share for validation: the end of one text, or whole documents, drawn
+    held_out_test: float  # the share for the test; 0: none
+    key: str  # of a JSON line or a TFDS example: the key of its text
     tokenizer: str  # characters, bytes; pieces: unigram, bpe
     vocabulary: int  # of pieces
     seed: int  # of the documents that are drawn, and of generated sentences

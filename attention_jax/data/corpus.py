@@ -1,10 +1,10 @@
-"""A corpus as it lies in a folder: memory-mapped token arrays, vocabularies, texts.
+"""A corpus in its folder: memory-mapped token arrays, vocabularies, texts.
 
 DATA/meta.json                      counts, what was skipped or truncated, digests of all other files
 DATA/{source,target}.vocabulary     one word a line, or a sentencepiece model
-DATA/SPLIT.{source,target}.npy      all tokens end to end; …offsets.npy where each sentence begins
-DATA/SPLIT.bucket_LENGTH.npy        the pairs that are padded to that length
-DATA/SPLIT.pairs.jsonl              the pairs as text; "rest" has those of the file that are in no split
+DATA/SPLIT.{source,target}.npy      all tokens end to end; …offsets.npy has each sentence's start
+DATA/SPLIT.bucket_LENGTH.npy        the indices of the pairs that are padded to that length
+DATA/SPLIT.pairs.jsonl              the pairs as text; "rest" has the file's pairs that are in no split
 """
 
 import json
@@ -27,7 +27,7 @@ KEYS = ("pairs", "tokenizer", "languages", "vocabulary", "vocabulary_digests", "
 
 
 class Reference(NamedTuple):
-    """A source sentence with all its translations, and the alignment of the first where it is known."""
+    """A source sentence with all its translations, and the alignment of the first translation if it is known."""
 
     source: str
     targets: list[str]
@@ -35,13 +35,13 @@ class Reference(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Pairs to compute a loss on, by padded length too, and the sentences to translate (none of "train")."""
+    """A split's pairs, which losses are computed on, and its references, which translations are compared with."""
 
     source: Sentences
     target: Sentences
-    buckets: dict[int, np.ndarray]  # length → places of its pairs
-    references: list[Reference]
-    source_words: Sequence[int] = ()  # of every pair's source, as text; not counted of "train"
+    buckets: dict[int, np.ndarray]  # padded length → indices of its pairs
+    references: list[Reference]  # empty for "train"
+    source_words: Sequence[int] = ()  # how many words each pair's source has as text; empty for "train"
 
 
 class Corpus(NamedTuple):
@@ -54,15 +54,15 @@ class Corpus(NamedTuple):
 
     @property
     def vocabulary(self) -> str:
-        """What tells both sides' vocabularies from others."""
+        """The digests of both sides' vocabularies."""
         return " ".join(self.meta["vocabulary_digests"])
 
 
 def load(folder: Path, given: Collection[str] = ()) -> Corpus:
     """An imported corpus, its token arrays memory-mapped.
 
-    A sentence that was drawn is translated once, with all its translations; splits of files of their own, which `given`
-    names, line by line. Raises UserError where a file that is read is not the one of the import.
+    Splits that `given` names come from files of their own, and have a reference for each line. Other splits have one
+    for each different sentence, with all its translations. Raises UserError if a file is not the import's.
     """
     meta = read_meta(folder)
     source, target = load_tokenizers(folder, meta)
@@ -73,20 +73,20 @@ def load(folder: Path, given: Collection[str] = ()) -> Corpus:
 
 
 def read_meta(folder: Path) -> dict:
-    """What an import found. Raises UserError where that is missing or damaged."""
+    """The import's meta.json. Raises UserError if it is missing or damaged."""
     return digests.read_meta(folder, KEYS)
 
 
 def load_tokenizers(folder: Path, meta: dict) -> list[Tokenizer]:
-    """Both sides' tokenizers. Raises UserError where one is missing or not the one of the import."""
+    """Both sides' tokenizers. Raises UserError if one is missing or not the import's."""
     paths = [folder / f"{side}.vocabulary" for side in SIDES]
     for path, digest in zip(paths, meta["vocabulary_digests"], strict=True):
         if not path.is_file():
             raise UserError(
-                f"{path}: missing, and the run's numbers mean nothing without it. Start in another --workdir."
+                f"{path}: missing, and the run's numbers have no meaning without it. Start in another --workdir."
             )
         if digest_of(path) != digest:
-            raise UserError(f"{path}: not the vocabulary this run was trained with. Put that one back.")
+            raise UserError(f"{path}: not the vocabulary this run was trained with. Put the original file back.")
     return [
         load_tokenizer(meta["tokenizer"], path, language)
         for path, language in zip(paths, meta["languages"], strict=True)
@@ -94,7 +94,7 @@ def load_tokenizers(folder: Path, meta: dict) -> list[Tokenizer]:
 
 
 def load_references(folder: Path, sentences: Collection[str]) -> list[Reference]:
-    """Named sentences with every translation that the imported file has of them, whichever split they are in."""
+    """These sentences with all their translations in the imported file, from any split."""
     meta = read_meta(folder)
     names = (*meta["pairs"], REST)
     require_intact(folder, meta, [texts_file(folder, name).name for name in names], _token_files(meta))
@@ -103,23 +103,23 @@ def load_references(folder: Path, sentences: Collection[str]) -> list[Reference]
 
 
 def read_texts(folder: Path, name: str) -> Iterator[Pair]:
-    """A split's pairs as they were read."""
+    """A split's pairs, as text."""
     with open(texts_file(folder, name), encoding="utf-8") as file:
         yield from (Pair(*json.loads(line)) for line in file)
 
 
 def bucket_file(folder: Path, name: str, length: int) -> Path:
-    """Where the places of a bucket's pairs are."""
+    """The file with the indices of a bucket's pairs."""
     return folder / f"{name}.bucket_{length}.npy"
 
 
 def texts_file(folder: Path, name: str) -> Path:
-    """Where a split's pairs are as text."""
+    """The file with a split's pairs as text."""
     return folder / f"{name}.pairs.jsonl"
 
 
 def _token_files(meta: dict) -> list[str]:
-    """The files that `fingerprint` is of."""
+    """The files that `fingerprint` is the digest of."""
     return [f"{name}.{side}.npy" for name in meta["pairs"] for side in SIDES]
 
 

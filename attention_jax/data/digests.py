@@ -1,4 +1,4 @@
-"""What an import wrote is what is read: a digest of every file, kept in meta.json and compared when it is opened."""
+"""Digests that prove an import's files unchanged: meta.json has one for every file, compared when it is opened."""
 
 import functools
 import hashlib
@@ -14,7 +14,7 @@ META = "meta.json"
 
 
 def digest_of(*paths: Path) -> str:
-    """SHA-256 of files, one after another."""
+    """The SHA-256 digest of files, one after another."""
     digest = hashlib.sha256()
     for path in paths:
         with open(path, "rb") as file:
@@ -24,8 +24,8 @@ def digest_of(*paths: Path) -> str:
 
 
 def import_once(folder: Path, write: Callable[[Path], None]) -> Path:
-    """The folder, without links, that `write` has filled: now, where there is none yet, whole or not at all."""
-    folder = folder.resolve()  # cells of a sweep have a link, which may lead to nothing yet
+    """The folder, links resolved, after `write` has filled it if it was not there: wholly or not at all."""
+    folder = folder.resolve()  # a cell of a sweep has a link, perhaps to a folder that is not there yet
     if not folder.exists():
         aside = folder.with_name(folder.name + ".partial")
         shutil.rmtree(aside, ignore_errors=True)
@@ -40,13 +40,13 @@ def import_once(folder: Path, write: Callable[[Path], None]) -> Path:
 
 
 def write_meta(folder: Path, meta: dict) -> None:
-    """Write what an import found, and a digest of every file that it wrote."""
+    """Write meta.json: `meta`, and a digest of every file in the folder."""
     digests = {path.name: digest_of(path) for path in sorted(folder.iterdir())}
     (folder / META).write_text(json.dumps({**meta, "digests": digests}, indent=2) + "\n", encoding="utf-8")
 
 
 def read_meta(folder: Path, keys: Collection[str]) -> dict:
-    """What an import found. Raises UserError where the file is missing, cut short or has not all `keys`."""
+    """The import's meta.json. Raises UserError if it is missing, cut short or without one of `keys`."""
     path = folder / META
     _require_file(path)
     try:
@@ -55,14 +55,14 @@ def read_meta(folder: Path, keys: Collection[str]) -> dict:
         raise _unusable(path, "damaged: it is not the JSON that the import wrote") from None
     absent = [key for key in keys if key not in meta] if isinstance(meta, dict) else keys
     if absent:
-        raise _unusable(path, f"damaged: it does not say {', '.join(absent)}")
+        raise _unusable(path, f"damaged: it has no {', '.join(absent)}")
     return meta
 
 
 def require_intact(folder: Path, meta: dict, names: Iterable[str], tokens: Iterable[str]) -> None:
-    """Raise UserError where one of the import's files is missing or was changed.
+    """Raise UserError if one of the import's files is missing or was changed.
 
-    An older import has no digest of each file, but one of its `tokens`, one file after another.
+    An older import has no digest for each file, only one for all files of `tokens`.
     """
     paths = [folder / name for name in names]
     for path in paths:
@@ -83,11 +83,11 @@ def _require_file(path: Path) -> None:
 
 def _unusable(path: Path, problem: str) -> UserError:
     folder = path if path.is_dir() else path.parent
-    return UserError(f"{path}: {problem}. Remove the folder {folder}, and its run's next command imports it again.")
+    return UserError(f"{path}: {problem}. Remove the folder {folder}, and the run's next command imports it again.")
 
 
 def _remembered(*paths: Path) -> str:
-    """Their digest, without reading again what has not changed: a mode opens its data more than once."""
+    """The files' digest. A mode opens its data more than once; files that have not changed are not read again."""
     files = [(path.resolve(), path.stat()) for path in paths]  # a sweep's cells share a folder through links
     return _digest_of_unchanged(tuple((path, found.st_mtime_ns, found.st_size) for path, found in files))
 

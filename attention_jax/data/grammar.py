@@ -1,9 +1,9 @@
 """The embedded corpus: English and French sentences of a small grammar, with their true word alignments.
 
 French agrees in gender and number, puts the adjective after the noun, elides (le + arbre → l'arbre),
-contracts (à + le → au), wraps negation around the verb, puts object pronouns before it and asks with
-est-ce que. A French word carries the places of the English words it stands for; an elided or
-contracted word stands for both.
+contracts (à + le → au), puts negation around the verb and object pronouns before it, and asks with
+est-ce que. A French word has the positions of the English words that it translates; an elided or
+contracted word has those of both its words.
 """
 
 import random
@@ -18,10 +18,10 @@ VOWELS = "aeiouhâéèêîô"
 
 
 class Word(NamedTuple):
-    """A French word and the English words, by their places, that it translates."""
+    """A French word, and the positions of the English words that it translates."""
 
     text: str
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
 
 
 class Noun(NamedTuple):
@@ -41,7 +41,7 @@ class Verb(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """English words with their French, and what must agree with it. `person` indexes a verb's forms."""
+    """English words with their French, and what others must agree with; `person` indexes a verb's forms."""
 
     english: tuple[str, ...]
     french: tuple[Word, ...]
@@ -176,7 +176,7 @@ def _with_pronoun(choose: random.Random, mood: str) -> Clause:
 
 
 def _with_place(choose: random.Random, mood: str) -> Clause:
-    """Going somewhere or speaking to someone: à contracts with le and les."""
+    """A goal or a listener, after à, which contracts with le and les."""
     verbs, nouns = choose.choice(((SPEECH, PEOPLE), (MOTION, PLACES)))
     english, french = _predicate(_subject(choose), choose.choice(verbs), mood)
     goal = _noun_phrase(choose, choose.choice(nouns))
@@ -185,7 +185,7 @@ def _with_place(choose: random.Random, mood: str) -> Clause:
 
 
 def _with_adjective(choose: random.Random, mood: str) -> Clause:
-    """Being something: the adjective agrees with the subject."""
+    """An adjective after "to be", which agrees with the subject."""
     subject, adjective = _subject(choose), choose.choice(ADJECTIVES)
     be, est = BE[0][subject.person], BE[1][subject.person]
     if mood == "ask":
@@ -263,12 +263,12 @@ def _predicate(subject: Phrase, verb: Verb, mood: str, clitic: tuple[str, str] |
         english, subject_french = [*before, *subject.english, *words], [*_asking(), *_moved(subject.french, 1)]
     else:
         english, subject_french = [*subject.english, *before, *words], list(subject.french)
-    places = range(len(english))
-    french = [Word(verb.french[subject.person], tuple(places[-len(words) :]))]
+    positions = range(len(english))
+    french = [Word(verb.french[subject.person], tuple(positions[-len(words) :]))]
     if clitic:
         english.append(clitic[0])
-        french.insert(0, Word(clitic[1], (len(places),)))
-    auxiliaries = tuple(places[len(subject.english) : len(subject.english) + len(before)])
+        french.insert(0, Word(clitic[1], (len(positions),)))
+    auxiliaries = tuple(positions[len(subject.english) : len(subject.english) + len(before)])
     return english, [*subject_french, *_negated(french, mood, auxiliaries)]
 
 
@@ -276,29 +276,32 @@ def _asking() -> list[Word]:
     return [Word("est-ce", (0,)), Word("que", (0,))]
 
 
-def _negated(words: list[Word], mood: str, places: tuple[int, ...]) -> list[Word]:
+def _negated(words: list[Word], mood: str, positions: tuple[int, ...]) -> list[Word]:
     if mood not in NEGATIONS:
         return words
-    return [Word("ne", places), *words, Word(NEGATIONS[mood], places[-1:])]
+    return [Word("ne", positions), *words, Word(NEGATIONS[mood], positions[-1:])]
 
 
 def _moved(words: Sequence[Word], by: int) -> list[Word]:
-    return [Word(word.text, tuple(place + by for place in word.places)) for word in words]
+    return [Word(word.text, tuple(position + by for position in word.positions)) for word in words]
 
 
 def _contracted(words: list[Word]) -> list[Word]:
     short = {"le": "au", "les": "aux"}.get(words[1].text)
-    return [Word(short, words[0].places + words[1].places), *words[2:]] if short else words
+    return [Word(short, words[0].positions + words[1].positions), *words[2:]] if short else words
 
 
 def _elided(words: list[Word]) -> list[Word]:
-    """je, me, le, la, ne, de, que before a vowel lose theirs and join the word that follows; so does l'."""
+    """The words after elision: je, me, le, la, ne, de, que lose their vowel before another, and join that word.
+
+    l' joins the next word always.
+    """
     joined: list[Word] = []
     for word in reversed(words):
         follows_vowel = bool(joined) and joined[0].text[0] in VOWELS
         if word.text == "l'" or (word.text in ELIDED and follows_vowel):
             after = joined.pop(0)
-            word = Word(word.text[:-1] + "'" + after.text, word.places + after.places)
+            word = Word(word.text[:-1] + "'" + after.text, word.positions + after.positions)
         joined.insert(0, word)
     return joined
 
@@ -307,5 +310,5 @@ def _pair(english: list[str], french: list[Word], end: str, where: str) -> Pair:
     words = _elided(french)
     source = " ".join(english) + end
     target = " ".join(word.text for word in words) + (end if end == "." else f" {end}")
-    alignment = (*(word.places for word in words), (len(english),))
+    alignment = (*(word.positions for word in words), (len(english),))
     return Pair(source[0].upper() + source[1:], target[0].upper() + target[1:], where, alignment)

@@ -1,7 +1,7 @@
 """Import: any source into a corpus folder, pair by pair.
 
-Memory grows with the number of different words, of sentences held out and of those that `train` counts out; not with
-the corpus. Pieces are learnt from a million sentences at most (`tokenizers.LEARNT_FROM`), which are held in memory.
+Memory does not grow with the corpus, but with the number of different words, of sentences that are held out, and of
+`config.data.train`. Pieces are learnt from at most a million sentences (`tokenizers.LEARNT_FROM`), held in memory.
 """
 
 import bisect
@@ -43,16 +43,16 @@ ON_LONG = ("error", "truncate", "skip")
 
 
 def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None = None) -> Corpus:
-    """The corpus in `folder`, imported first where it is not there yet, whole or not at all.
+    """The corpus in `folder`, imported first if it is not there, wholly or not at all.
 
-    `vocabularies` is another corpus's folder whose vocabularies are to be used instead of new ones.
+    `vocabularies` is the folder of another corpus, whose vocabularies are used instead of new ones.
     """
     folder = import_once(folder, functools.partial(import_corpus, config=config, vocabularies=vocabularies))
     return load(folder, given=[name for name in ("validation", "test") if getattr(config, f"{name}_path")])
 
 
 def identify(config: DataConfig) -> str:
-    """What tells the config's data from other data: a digest of its files, or the name of a data set."""
+    """The identity of the config's data: a digest of its files, or the name of a data set."""
     files = require_files(config)
     return digest_of(*files) if files else config.source
 
@@ -60,10 +60,10 @@ def identify(config: DataConfig) -> str:
 def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -> None:
     """Read, split, build the vocabularies on the training split alone, tokenize, and write.
 
-    Raises UserError for every kind of bad input, naming the file and line or the key.
+    Raises UserError for bad input, naming the file and line, or the config's key.
     """
     if vocabularies is not None and not vocabularies.is_dir():
-        raise UserError(f"config.train.init_from: {vocabularies.parent} holds no run of translation.")
+        raise UserError(f"config.train.init_from={str(vocabularies.parent)!r}: holds no run of translation.")
     notes = _write_texts(folder, config)
     names = [name for name in SPLITS if texts_file(folder, name).stat().st_size]
     if "train" not in names:
@@ -88,14 +88,14 @@ def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -
 
 
 def export_to_tfds(path: Path, config: DataConfig) -> tuple[list[str], dict]:
-    """The corpus that the config names as a prepared data set of TFDS, FOLDER/NAME, whole or not at all.
+    """Write the config's corpus as a prepared data set of TFDS, in FOLDER/NAME, wholly or not at all.
 
-    Returns its splits, and what was skipped.
+    Returns its splits, and counts of what was skipped.
     """
     from attention_jax.data.tfds import write_tfds
 
     if not path.name.isidentifier() or not path.name.islower():
-        raise UserError(f"--output={path}: {path.name!r} is no name for a data set: use a–z, 0–9 and _.")
+        raise UserError(f"--output={path}: {path.name!r} cannot name a data set. Use a–z, 0–9 and _.")
     if path.exists():
         raise UserError(f"--output={path}: is there already. Choose another name.")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,15 +109,16 @@ def export_to_tfds(path: Path, config: DataConfig) -> tuple[list[str], dict]:
 
 
 def require_usable(config: DataConfig) -> None:
-    """Raise UserError for a value that no corpus can be imported with."""
+    """Raise UserError for values with which no corpus can be imported."""
     _require_choices(config)
     if config.joint_vocabulary and config.tokenizer in ("spacy", "moses"):
         raise UserError(
-            f"config.data.joint_vocabulary=True: the rules of {config.tokenizer} are of one language alone."
+            f"config.data.joint_vocabulary=True: tokenizer={config.tokenizer!r} has rules for one language at a time. "
+            "Set it False, or choose another tokenizer."
         )
     size, taken = config.vocabulary, len(SPECIALS)
     if size <= taken:
-        raise UserError(f"config.data.vocabulary={size}: every word would be <unk>; the first {taken} are taken.")
+        raise UserError(f"config.data.vocabulary={size}: needs more than {taken}; else every word would be <unk>.")
     for name, least in LEAST.items():
         if getattr(config, name) < least and not (name in HELD_OUT and getattr(config, name) == SHARE):
             raise UserError(f"config.data.{name}={getattr(config, name)}: needs {least} or more.")
@@ -149,19 +150,19 @@ def _require_choices(config: DataConfig) -> None:
 
 @dataclasses.dataclass
 class Notes:
-    """What was found while reading the training file ("train") and those of the splits that have their own."""
+    """What was noticed while reading, by file: "train", and the splits that have files of their own."""
 
     bad_lines: dict[str, BadLines] = dataclasses.field(default_factory=dict)  # by file
     left_out: int = 0  # pairs of the training file whose source is in a held-out file
-    repeated: dict[str, int] = dataclasses.field(default_factory=dict)  # pairs whose source their own file has before
+    repeated: dict[str, int] = dataclasses.field(default_factory=dict)  # pairs whose source is in their file before
     in_both: int = 0  # pairs of the test file whose source is in the validation file
 
     def counts(self) -> dict[str, Any]:
-        """How many bad lines and where the first were, and how many pairs were left out or stand more than once."""
+        """For meta.json: how many lines were bad, the first of them, and how many pairs were left out or repeated."""
         return {
             "bad_lines": sum(bad.count for bad in self.bad_lines.values()),
             "bad_lines_by_file": {name: bad.count for name, bad in self.bad_lines.items()},
-            "first_bad_lines": [place for bad in self.bad_lines.values() for place in bad.first],
+            "first_bad_lines": [where for bad in self.bad_lines.values() for where in bad.first],
             "left_out": self.left_out,
             "repeated": self.repeated,
             "in_both": self.in_both,
@@ -169,7 +170,7 @@ class Notes:
 
 
 def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair]]:
-    """Every pair that the config names, with its split; `notes` is filled on the way."""
+    """Every pair of the config's data, with its split; `notes` is filled on the way."""
     require_usable(config)
     if kind_of(config) not in ("embedded", "tfds") and not config.path:
         raise UserError("config.data.path is not set: give the data file with --config.data.path=PATH.")
@@ -182,7 +183,7 @@ def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair
             yield name, pair
         held_out |= own
     validation, test = (0 if path else getattr(config, name) for name, path in given.items())
-    # Beside two given files only `train` are drawn, and those that are held out are left out of them.
+    # With files for both, only `train` pairs are drawn; sentences of those files are then left out, not passed over.
     taken = held_out if validation or test else set()
     read = functools.partial(_read, config, "train", config.train_path, notes)
     validation, test = sizes_of(read, validation, test, taken)
@@ -204,7 +205,7 @@ def _note_repeated(name: str, key: str, own: set[str], earlier: set[str], notes:
 
 
 def _write_texts(folder: Path, config: DataConfig) -> Notes:
-    """Write every split's pairs; returns what was found on the way."""
+    """Write every split's pairs as text; returns what was noticed on the way."""
     notes = Notes()
     with contextlib.ExitStack() as stack:
         files = {name: stack.enter_context(open(texts_file(folder, name), "w", encoding="utf-8")) for name in ALL}
@@ -228,12 +229,12 @@ def _given_tokenizers(folder: Path, config: DataConfig) -> list[Tokenizer]:
     for name in ("tokenizer", "languages"):
         now, there = getattr(config, name), meta[name]
         if (now if name == "tokenizer" else list(now)) != there:
-            raise UserError(f"config.data.{name}={now!r}: {folder}, to start from, has {there!r}.")
+            raise UserError(f"config.data.{name}={now!r}: config.train.init_from has {there!r}. Set the same.")
     return load_tokenizers(folder, meta)
 
 
 def _write_tokens(folder: Path, name: str, tokenizers: Sequence[Tokenizer], config: DataConfig) -> tuple[int, int]:
-    """Tokenize a split's pairs; returns how many were kept and how many were too long. What is skipped is `REST`."""
+    """Tokenize a split's pairs; returns how many were kept and how many were too long. Skipped pairs go to `REST`."""
     texts, read = texts_file(folder, name), texts_file(folder, f"{name}.read")
     texts.rename(read)
     too_long = 0
@@ -255,20 +256,20 @@ def _write_tokens(folder: Path, name: str, tokenizers: Sequence[Tokenizer], conf
             split.append([tokens[: config.max_length] for tokens in ids], line)
     read.unlink()
     if not split.count:
-        raise UserError(f"no sentence of a split fits config.data.max_length={config.max_length}: raise it.")
+        raise UserError(f"config.data.max_length={config.max_length}: no pair of {name!r} is as short. Raise it.")
     return split.count, too_long
 
 
 def _refuse_long(pair: Pair, length: int, config: DataConfig) -> None:
     if config.on_long == "error":
         raise UserError(
-            f"{pair.where}: {length} tokens with <eos>, and config.data.max_length is {config.max_length}. "
+            f"{pair.where}: {length} tokens with <eos>, more than config.data.max_length={config.max_length}. "
             "Raise it, or set --config.data.on_long=truncate or skip."
         )
 
 
 class _SplitWriter:
-    """A split's files, a pair at a time."""
+    """Writes a split's files, pair by pair."""
 
     def __init__(self, folder: Path, name: str, vocabularies: Sequence[int], config: DataConfig):
         self.count = 0

@@ -1,4 +1,4 @@
-"""A shuffle without a list: where place i goes in a keyed permutation of n places."""
+"""A shuffle without a list: the index that a keyed permutation of n indices gives for index i."""
 
 import numpy as np
 from jaxtyping import Int
@@ -6,16 +6,16 @@ from jaxtyping import Int
 ROUNDS = 6
 
 
-def permuted(places: Int[np.ndarray, " m"], size: int, key: tuple[int, ...]) -> Int[np.ndarray, " m"]:
-    """π(places) for a permutation π of 0 … size − 1 that `key` alone decides, in memory of the places asked.
+def permuted(indices: Int[np.ndarray, " m"], size: int, key: tuple[int, ...]) -> Int[np.ndarray, " m"]:
+    """π(indices) for a permutation π of 0 … size − 1 that depends on `key` alone; memory grows with m, not with `size`.
 
-    A Feistel network over the next even power of two, walked until it lands inside (Black & Rogaway 2002, §4:
-    "cycle walking"; Luby & Rackoff 1988). Few places (fewer than 64) come in some orders up to half as often again
-    as in others.
+    A Feistel network over the next even power of two (Luby & Rackoff 1988), repeated until the result is less than
+    `size` ("cycle walking": Black & Rogaway 2002, §4). For `size` < 64 some permutations come up to half as often again
+    as others.
     """
     half = max((max(size - 1, 1).bit_length() + 1) // 2, 1)
     round_keys = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64)
-    found = _encrypted(places.astype(np.uint64), half, round_keys)
+    found = _encrypted(indices.astype(np.uint64), half, round_keys)
     while (is_outside := found >= size).any():
         found[is_outside] = _encrypted(found[is_outside], half, round_keys)
     return found.astype(np.int64)

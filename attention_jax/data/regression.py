@@ -1,4 +1,4 @@
-"""Data sets of kernel regression, each a pure function of a key, with the noiseless truth beside them."""
+"""Data sets of kernel regression: each is drawn by a pure function of a key, and has the noiseless truth beside it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Sample(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """How to draw a sample, where to ask, and the noiseless answer there."""
+    """How to draw a sample; the queries; and the noiseless values there."""
 
     draw: Callable[[Key[Array, ""]], Sample]
     queries: Float[Array, "q d"]

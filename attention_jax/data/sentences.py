@@ -1,4 +1,4 @@
-"""Tokenized sentences end to end, in memory or mapped from files that are written as they come."""
+"""Tokenized sentences end to end, in memory or mapped from files, which are written sentence by sentence."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,23 +34,23 @@ class Sentences:
 
     @classmethod
     def open(cls, folder: Path, name: str) -> "Sentences":
-        """Sentences that a `SentenceWriter` wrote, memory-mapped."""
+        """The sentences of a `SentenceWriter`'s files, memory-mapped."""
         return cls(open_array(folder / f"{name}.npy"), open_array(folder / f"{name}.offsets.npy"))
 
     @property
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
 
-    def rows(self, places: Int[np.ndarray, " rows"], length: int) -> Int[np.ndarray, "rows length"]:
-        """Some sentences, padded at the end; a negative place gives a row of padding."""
-        starts, ends = self.offsets[np.maximum(places, 0)], self.offsets[np.maximum(places, 0) + 1]
+    def rows(self, sentences: Int[np.ndarray, " rows"], length: int) -> Int[np.ndarray, "rows length"]:
+        """The sentences at these indices, padded at the end; a negative index gives a row of padding."""
+        starts, ends = self.offsets[np.maximum(sentences, 0)], self.offsets[np.maximum(sentences, 0) + 1]
         index = starts[:, None] + np.arange(length)
-        is_word = (index < ends[:, None]) & (places >= 0)[:, None]
+        is_word = (index < ends[:, None]) & (sentences >= 0)[:, None]
         return np.where(is_word, self.tokens[np.where(is_word, index, 0)], PAD).astype(np.int32)
 
 
 class ArrayWriter:
-    """An .npy file of one axis that grows as numbers are added, in bounded memory."""
+    """Writes an .npy file of one axis, to which numbers are added, in bounded memory."""
 
     def __init__(self, path: Path, dtype: np.dtype | type):
         self._dtype, self._held, self._count = np.dtype(dtype), [], 0  # type: ignore[var-annotated]
@@ -64,13 +64,13 @@ class ArrayWriter:
             self._flush()
 
     def write(self, numbers: np.ndarray) -> None:
-        """Add an array to the end, which is not held."""
+        """Add an array to the end, without holding it."""
         self._flush()
         self._file.write(np.ascontiguousarray(numbers, self._dtype).data)
         self._count += len(numbers)
 
     def close(self) -> None:
-        """Write what is held, and the header that counts it."""
+        """Write what is held, and the header with the count of all numbers."""
         self._flush()
         self._file.seek(0)
         self._write_header()
@@ -81,14 +81,14 @@ class ArrayWriter:
         self._count += len(self._held)
         self._held.clear()
 
-    def _write_header(self) -> None:  # NumPy pads it, so that a larger count takes the same place
+    def _write_header(self) -> None:  # NumPy pads it, so that a larger count takes the same number of bytes
         description = np.lib.format.dtype_to_descr(self._dtype)
         shape = {"descr": description, "fortran_order": False, "shape": (self._count,)}
         np.lib.format.write_array_header_1_0(self._file, shape)
 
 
 class SentenceWriter:
-    """`Sentences` as two files: NAME.npy and NAME.offsets.npy."""
+    """Writes `Sentences` as two files: NAME.npy and NAME.offsets.npy."""
 
     def __init__(self, folder: Path, name: str, vocabulary: int):
         self._tokens = ArrayWriter(folder / f"{name}.npy", np.uint16 if vocabulary <= 2**16 else np.int32)
@@ -108,7 +108,7 @@ class SentenceWriter:
 
 
 def open_array(path: Path) -> np.ndarray:
-    """An .npy file, memory-mapped; an empty one, which cannot be mapped, as an empty array."""
+    """An .npy file, memory-mapped; an empty file, which cannot be mapped, as an empty array."""
     try:
         return np.load(path, mmap_mode="r")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: files of two forms, read line by line, every complaint with its line."""
+"""Sources of sentence pairs: files of two forms, the embedded corpus, TFDS. Errors name the file and line."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +13,14 @@ HOW_TO_GET = (
 )
 
 PARALLEL = (
-    "Parallel files are PATH.{} and PATH.{}, of config.data.languages: leave the ending out of config.data.path, or "
-    "name their folder there and the files by config.data.train_path, validation_path and test_path."
+    "Parallel files are PATH.{} and PATH.{}, after config.data.languages: set --config.data.path=PATH without the "
+    "ending; or set it to their folder, and the files in it by --config.data.train_path, validation_path, test_path."
 )
-SHOWN = 5  # bad lines that are named
+SHOWN = 5  # how many bad lines are named
 
 
 class Pair(NamedTuple):
-    """A sentence, its translation, and where they stand; alignment: for each target word, its source words."""
+    """A sentence and its translation, `where` they are (FILE:LINE), and the source words of each target word."""
 
     source: str
     target: str
@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 
 class BadLines:
-    """What to do with a line that holds no pair: "error" raises, "skip" counts and goes on."""
+    """Lines without a pair: each is an error, or is counted and skipped, as `config.data.on_bad_line` says."""
 
     def __init__(self, on_bad_line: str):
         if on_bad_line not in ("error", "skip"):
@@ -47,24 +47,24 @@ class BadLines:
 
 
 def read_pairs(config: DataConfig, name: str, bad_lines: BadLines) -> Iterator[Pair]:
-    """The pairs of the file or split that a config's `…_path` names; "" is the only one there is."""
+    """The pairs of a file or split; `name` is a config's `train_path`, `validation_path` or `test_path`."""
     return READERS[kind_of(config)](config, name, bad_lines)
 
 
 def kind_of(config: DataConfig) -> str:
-    """Which of `READERS` a source asks for: "tfds" of "tfds:ted_hrlr_translate/pt_to_en"."""
+    """The source's name in `READERS`: "tfds" of "tfds:ted_hrlr_translate/pt_to_en"."""
     return config.source.partition(":")[0]
 
 
 def files_of(config: DataConfig) -> list[Path]:
-    """The files that a config's pairs come from; none where they do not come from files."""
+    """The files of a config's pairs; none if the source has no files."""
     names = [config.train_path, *(name for name in (config.validation_path, config.test_path) if name)]
     endings = {"tsv": [""], "parallel": [f".{language}" for language in config.languages]}.get(kind_of(config), [])
     return [Path(f"{_file(config, name)}{ending}") for name in names for ending in endings]
 
 
 def require_files(config: DataConfig) -> list[Path]:
-    """The files that a config's pairs come from. Raises UserError where one is missing or empty."""
+    """The files of a config's pairs. Raises UserError if one is missing or empty."""
     advice = PARALLEL.format(*config.languages) if kind_of(config) == "parallel" else HOW_TO_GET
     for path in (files := files_of(config)):
         require_file(path, advice)
@@ -93,10 +93,13 @@ def read_parallel(path: Path, languages: tuple[str, str], bad_lines: BadLines) -
         require_file(file, PARALLEL.format(*languages))
     counts = [_count_lines(file) for file in files]
     if counts[0] != counts[1]:
-        raise UserError(f"{files[0]} has {counts[0]:,} lines and {files[1]} {counts[1]:,}: they must be parallel.")
+        raise UserError(
+            f"{files[0]} has {counts[0]:,} lines and {files[1]} {counts[1]:,}: line n of one must translate line n of "
+            "the other. Mend the shorter file."
+        )
     for sides in zip(*(_lines(file, bad_lines) for file in files), strict=True):
         (where, source), (_, target) = sides
-        empty = [place for place, text in sides if text is not None and not text.strip()]
+        empty = [where for where, text in sides if text is not None and not text.strip()]
         if source is not None and target is not None and not empty:
             yield Pair(source, target, where)
         elif empty:
@@ -121,9 +124,9 @@ def _count_lines(path: Path) -> int:
 
 
 def require_file(path: Path, advice: str = HOW_TO_GET) -> None:
-    """Raise UserError where there is no file, or nothing in it."""
+    """Raise UserError if there is no file, or an empty one."""
     if path.is_dir():
-        raise UserError(f"{path}: a folder: name the file in it with --config.data.path.")
+        raise UserError(f"{path}: a folder, and a file is needed. Name the file in it with --config.data.path.")
     if not path.is_file():
         raise UserError(f"{path}: no such file. {advice}")
     if path.stat().st_size == 0:
@@ -144,7 +147,7 @@ def _read_tfds(config: DataConfig, name: str, bad_lines: BadLines) -> Iterator[P
 
 
 def _file(config: DataConfig, name: str) -> Path:
-    """Where `train_path` names a file, `path` is the folder of all; else it is the file."""
+    """The file of a name: if `train_path` is set, `path` is the folder of all files; else it is the file itself."""
     folder = Path(config.path).expanduser() if config.train_path else Path()
     return folder / Path(name or config.path).expanduser()
 

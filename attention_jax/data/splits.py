@@ -1,6 +1,6 @@
-"""Splits by source sentence: one sentence with several translations is never on both sides.
+"""Splits by source sentence: a sentence with several translations is never in two splits.
 
-`taken` are the keys of sentences that files of their own hold out: none of them is drawn.
+`taken` are the keys of sentences in the splits' own files; none of them is drawn.
 """
 
 import hashlib
@@ -12,32 +12,33 @@ from attention_jax.data.tokenizers import split_words
 from attention_jax.errors import UserError
 
 REST = "rest"  # pairs of the file that are in no split
-SHARE = -1  # as a size: a tenth of the different source sentences, at most MOST
+SHARE = -1  # as a size: a tenth of the different source sentences, at most `MOST`
 MOST = 1000
 Assigned = Iterator[tuple[str, Pair]]
 Read = Callable[[], Iterator[Pair]]
 
 
 def by_source(read: Read, train: int, validation: int, test: int, seed: int, taken: Collection[str] = ()) -> Assigned:
-    """`validation` and `test` source sentences drawn at random; the rest, or `train` of them, to train on.
+    """`validation` and `test` source sentences drawn at random; the rest, or `train` of them, for training.
 
-    A sentence is drawn by a hash of the seed and its words: the smallest are held out. `read` is called twice.
+    A sentence is drawn by a hash of the seed and its words: those with the smallest hashes are held out. `read` is
+    called twice.
     """
     wanted = validation + test + max(train, 1)
     keys = (sentence_key(pair) for pair in read())
     drawn = _smallest((_hash(key, seed) for key in keys if key not in taken), wanted)
     if drawn and len(drawn) < wanted:
         raise UserError(
-            f"{len(drawn):,} different source sentences{_outside(taken)} cannot spare {validation:,} for validation "
-            f"and {test:,} for test, with {max(train, 1):,} to train on. Lower --config.data.validation, test or train."
+            f"{len(drawn):,} different source sentences{_outside(taken)} are too few for {validation:,} of "
+            f"config.data.validation, {test:,} of test and {max(train, 1):,} of train. Lower one of them."
         )
     held_out = dict.fromkeys(drawn[:validation], "validation") | dict.fromkeys(
         drawn[validation : validation + test], "test"
     )
     last = drawn[-1] if drawn and train else 2**64
     for pair in read():
-        place = _hash(sentence_key(pair), seed)
-        yield held_out.get(place, "train" if place <= last else REST), pair
+        hashed = _hash(sentence_key(pair), seed)
+        yield held_out.get(hashed, "train" if hashed <= last else REST), pair
 
 
 def in_order(read: Read, train: int, validation: int, test: int, seed: int, taken: Collection[str] = ()) -> Assigned:
@@ -49,7 +50,7 @@ def in_order(read: Read, train: int, validation: int, test: int, seed: int, take
     for pair in read():
         count += 1
         if sentence_key(pair) in taken:
-            yield "train" if left["train"] else REST, pair  # where it would be, for who leaves it out
+            yield "train" if left["train"] else REST, pair  # the split it would be in; the caller leaves it out
             continue
         name = next((name for name in left if left[name] > 0), REST)
         if name != REST and home.setdefault(sentence_key(pair), name) != name:
@@ -59,8 +60,8 @@ def in_order(read: Read, train: int, validation: int, test: int, seed: int, take
         yield name, pair
     if any(left.values()):
         raise UserError(
-            f"{count:,} pairs are too few for {train:,} to train on, {validation:,} validation and {test:,} test"
-            f"{_outside(taken)}. Lower --config.data.train, --config.data.validation or --config.data.test."
+            f"{count:,} pairs{_outside(taken)} are too few for {train:,} of config.data.train, {validation:,} of "
+            f"validation and {test:,} of test. Lower one of them."
         )
 
 
@@ -71,7 +72,7 @@ SPLITTERS: dict[str, Callable[[Read, int, int, int, int, Collection[str]], Assig
 
 
 def sizes_of(read: Read, validation: int, test: int, taken: Collection[str] = ()) -> tuple[int, int]:
-    """`validation` and `test` as numbers of sentences: what is `SHARE` is a tenth of those not `taken`, 1 to 1,000."""
+    """`validation` and `test` as numbers of sentences: `SHARE` is a tenth of the sentences not `taken`, 1 to 1,000."""
     if SHARE not in (validation, test):
         return validation, test
     seen: set[str] = set()
@@ -84,7 +85,7 @@ def sizes_of(read: Read, validation: int, test: int, taken: Collection[str] = ()
 
 
 def sentence_key(pair: Pair) -> str:
-    """Two sources are the same sentence if they are the same words."""
+    """A source's words: two sources with the same words are the same sentence."""
     return " ".join(split_words(pair.source))
 
 
@@ -98,8 +99,8 @@ def _hash(key: str, seed: int) -> int:
 
 
 def _smallest(numbers: Iterator[int], count: int) -> list[int]:
-    """The `count` smallest different numbers, in order."""
-    heap: list[int] = []  # negated: the largest kept is first
+    """The `count` smallest of the different numbers, in order."""
+    heap: list[int] = []  # negated numbers: the largest that is kept is first
     kept: set[int] = set()
     for number in numbers:
         if number in kept or (len(heap) == count and number >= -heap[0]):

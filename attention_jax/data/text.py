@@ -1,9 +1,9 @@
-"""A text for a language model as it lies in a folder: memory-mapped streams of tokens with their documents.
+"""A language model's text in its folder: memory-mapped tokens, and where documents begin.
 
 DATA/meta.json             the tokenizer's name, each split's counts, digests of all other files
 DATA/text.vocabulary       characters, or a sentencepiece model
 DATA/SPLIT.npy             all tokens end to end, in the smallest type that holds the vocabulary
-DATA/SPLIT.documents.npy   where each document begins, and the end of the last
+DATA/SPLIT.documents.npy   each document's start, and the end of the last
 """
 
 from pathlib import Path
@@ -21,18 +21,18 @@ KEYS = ("tokenizer", "vocabulary", "has_ends", "splits", "fingerprint")  # of me
 
 
 class Counts(NamedTuple):
-    """What a split holds. Losses are divided by these for bits a byte and perplexity a word."""
+    """How much text a split has. Losses are divided by these for bits a byte and perplexity a word."""
 
     documents: int
     bytes: int  # of UTF-8
     characters: int
-    words: int  # between white space
-    tokens: int  # with the documents' ends
-    unknown: int  # tokens that stand for what the tokenizer does not know: what they hide no loss counts
+    words: int  # separated by white space
+    tokens: int  # documents' ends included
+    unknown: int  # `UNK` tokens; no loss counts the characters that they hide
 
 
 class TextSplit(NamedTuple):
-    """Document i is `tokens[documents[i]:documents[i + 1]]`; where `Text.has_ends`, its last token is `EOS`."""
+    """Document i is `tokens[documents[i]:documents[i + 1]]`; if `Text.has_ends`, its last token is `EOS`."""
 
     tokens: Int[np.ndarray, " tokens"]
     documents: Int[np.ndarray, " documents+1"]
@@ -40,7 +40,7 @@ class TextSplit(NamedTuple):
 
 
 class Text(NamedTuple):
-    """An imported text: "train", "validation" and, where one was asked for, "test"."""
+    """An imported text, with splits "train", "validation" and, if one was asked for, "test"."""
 
     splits: dict[str, TextSplit]
     tokenizer: TextTokenizer
@@ -53,17 +53,17 @@ class Text(NamedTuple):
 
     @property
     def has_ends(self) -> bool:
-        """Whether the text is of documents, each ended by a token."""
+        """Whether the text has documents, each with an end token."""
         return self.meta["has_ends"]
 
     @property
     def fingerprint(self) -> str:
-        """What tells its tokens from others."""
+        """The digest of its tokens."""
         return self.meta["fingerprint"]
 
 
 def open_text(folder: Path) -> Text:
-    """An imported text, its arrays memory-mapped. Raises UserError where a file is not the one of the import."""
+    """An imported text, its arrays memory-mapped. Raises UserError if a file is not the import's."""
     meta = read_meta(folder, KEYS)
     names = [f"{split}{kind}.npy" for split in meta["splits"] for kind in ("", ".documents")]
     require_intact(folder, meta, (*names, VOCABULARY), names)

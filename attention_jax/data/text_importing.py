@@ -1,6 +1,6 @@
-"""Import: a text of any size into a folder, block by block; memory does not grow with it.
+"""Import: a text of any size into a folder, block by block, in memory that does not grow with the text.
 
-A text is read once to tokenize it, once to learn characters or pieces, and once to count what a share is held out of.
+A text is read up to three times: to count it, where a share is held out; to learn characters or pieces; to tokenize it.
 """
 
 import functools
@@ -18,7 +18,7 @@ from attention_jax.data.text import VOCABULARY, Counts, Text, TextSplit, open_sp
 from attention_jax.data.text_sources import READERS, Chunk, files_of, has_documents, kind_of, read_text
 from attention_jax.data.text_splits import HELD_OUT, SPLITS, divided_text, shares_of
 from attention_jax.data.text_tokenizers import (
-    KINDS,
+    TEXT_TOKENIZERS,
     TextTokenizer,
     dtype_of,
     learn_text_tokenizer,
@@ -28,20 +28,20 @@ from attention_jax.data.tokenizers import EOS, UNK
 from attention_jax.errors import UserError
 
 ENCODED_AT_ONCE = 2**20  # characters that a writer holds
-PATIENCE = 3  # seconds that an import may take without a word
+PATIENCE = 3  # seconds before an import shows its progress
 
 
 def load_text(folder: Path, config: TextConfig, tokenizer_of: Path | None = None) -> Text:
-    """The text in `folder`, imported first where it is not there yet, whole or not at all.
+    """The text in `folder`, imported first if it is not there, wholly or not at all.
 
-    `tokenizer_of` is another text's folder whose tokenizer is to be used instead of a new one. Raises UserError for
-    every kind of bad input, naming the file and line or byte, or the key.
+    `tokenizer_of` is the folder of another text, whose tokenizer is used instead of a new one. Raises UserError for bad
+    input, naming the file and line or byte, or the config's key.
     """
     return open_text(import_once(folder, functools.partial(_import, config=config, tokenizer_of=tokenizer_of)))
 
 
 def read_split(folder: Path, config: TextConfig, text: Text) -> TextSplit:
-    """All that `config` names to train on, tokenized as `text` is, in `folder`: to measure a model on another text."""
+    """The whole text that `config` names, tokenized as `text` is and kept in `folder`, to measure a model on it."""
     require_usable(config)
     chunks = (("all", chunk) for chunk in read_text(config, "train"))
     counts = _write_tokens(folder, chunks, ("all",), text.tokenizer, text.has_ends)
@@ -49,15 +49,16 @@ def read_split(folder: Path, config: TextConfig, text: Text) -> TextSplit:
 
 
 def identify_text(config: TextConfig) -> str:
-    """What tells a text from others: a digest of its files, or its name. Raises UserError where a file is missing."""
+    """The identity of a text: a digest of its files, or its name. Raises UserError if a file is missing."""
     names = ("train", *(name for name in HELD_OUT if getattr(config, f"{name}_path")))
     files = [path for name in names for path in files_of(config, name)]
     return digest_of(*files) if files else config.source if kind_of(config) == "tfds" else "embedded"
 
 
 def require_usable(config: TextConfig) -> None:
-    """Raise UserError for values that no text can be read with."""
-    for name, given, known in (("source", kind_of(config), READERS), ("tokenizer", config.tokenizer, KINDS)):
+    """Raise UserError for values with which no text can be read."""
+    choices = (("source", kind_of(config), READERS), ("tokenizer", config.tokenizer, TEXT_TOKENIZERS))
+    for name, given, known in choices:
         if given not in known:
             raise UserError(f"config.data.{name}={getattr(config, name)!r}: choose one of {', '.join(known)}.")
     if (kind_of(config) == "tfds") != bool(config.source.partition(":")[2]):
@@ -69,8 +70,8 @@ def require_usable(config: TextConfig) -> None:
         raise UserError(f"config.data.held_out={config.held_out}: needs more than 0 and less than 1.")
     if not 0 <= config.held_out_test < 1 or sum(shares.values()) >= 1:
         raise UserError(
-            f"config.data.held_out_test={config.held_out_test}: needs 0 or more, and with config.data.held_out "
-            "less than 1."
+            f"config.data.held_out_test={config.held_out_test}: needs 0 or more, and less than 1 together with "
+            f"config.data.held_out={config.held_out}."
         )
 
 
@@ -79,7 +80,8 @@ def _require_generated(config: TextConfig) -> None:
         raise UserError("config.data.path is not set: give the JSON lines with --config.data.path=FILE.")
     for name in SPLITS:
         if getattr(config, f"{name}_path"):
-            raise UserError(f"config.data.{name}_path is set, and config.data.path is not: give it too.")
+            given = getattr(config, f"{name}_path")
+            raise UserError(f"config.data.{name}_path={given!r}: requires config.data.path, the folder that it is in.")
 
 
 def _import(folder: Path, config: TextConfig, tokenizer_of: Path | None) -> None:
@@ -89,32 +91,34 @@ def _import(folder: Path, config: TextConfig, tokenizer_of: Path | None) -> None
     names = [name for name in SPLITS if getattr(config, f"{name}_path") or name == "train" or shares_of(config)[name]]
     has_ends = has_documents(config)
     counts = _write_tokens(folder, _shown(divided_text(config), "tokenized"), names, tokenizer, has_ends)
-    empty = [name for name, found in counts.items() if not found.characters]
+    empty = [name for name, count in counts.items() if not count.characters]
     if empty:
-        raise UserError(f"config.data: no text in {config.path or config.source} for {', '.join(empty)}. Give another.")
+        given = f"path={config.path!r}" if config.path else f"source={config.source!r}"
+        raise UserError(f"config.data.{given}: has no text for {', '.join(empty)}. Give another.")
     meta = {
         "tokenizer": config.tokenizer,
         "vocabulary": tokenizer.size,
         "has_ends": has_ends,
-        "splits": {name: found._asdict() for name, found in counts.items()},
+        "splits": {name: count._asdict() for name, count in counts.items()},
         "fingerprint": digest_of(*(folder / f"{name}.npy" for name in names)),
     }
     write_meta(folder, meta)
 
 
 def _learnt_tokenizer(config: TextConfig) -> TextTokenizer:
-    """A tokenizer of what is trained on alone."""
+    """A tokenizer that is learnt from the training split alone."""
     chunks = (chunk for name, chunk in _shown(divided_text(config), "read") if name == "train")
     return learn_text_tokenizer(config.tokenizer, chunks, config.vocabulary)
 
 
 def _given_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
     if not folder.is_dir():
-        raise UserError(f"config.train.init_from: {folder.parent} holds no run of a language model.")
+        raise UserError(f"config.train.init_from={str(folder.parent)!r}: holds no run of a language model.")
     given = open_text(folder)
-    if given.meta["tokenizer"] != config.tokenizer:
-        there = given.meta["tokenizer"]
-        raise UserError(f"config.data.tokenizer={config.tokenizer!r}: {folder}, to start from, has {there!r}.")
+    if (there := given.meta["tokenizer"]) != config.tokenizer:
+        raise UserError(
+            f"config.data.tokenizer={config.tokenizer!r}: config.train.init_from has {there!r}. Set the same."
+        )
     return load_text_tokenizer(config.tokenizer, folder / VOCABULARY)
 
 
@@ -131,7 +135,7 @@ def _write_tokens(
 
 
 def _shown(chunks: Iterator[tuple[str, Chunk]], what: str) -> Iterator[tuple[str, Chunk]]:
-    """The same, with how much was read and how fast on stderr, where it takes more than a moment."""
+    """The same chunks; if they take more than `PATIENCE`, stderr shows how much was read and how fast."""
     interval = 0.5 if sys.stderr.isatty() else 30
     bar = tqdm(
         desc=f"text {what}", unit=" characters", unit_scale=True, delay=PATIENCE, mininterval=interval, leave=False
@@ -143,7 +147,7 @@ def _shown(chunks: Iterator[tuple[str, Chunk]], what: str) -> Iterator[tuple[str
 
 
 class _SplitWriter:
-    """A split's files, chunk by chunk, tokenized many at once."""
+    """Writes a split's files, chunk by chunk; many chunks are tokenized at once."""
 
     def __init__(self, folder: Path, name: str, tokenizer: TextTokenizer, has_ends: bool):
         self._tokenizer, self._has_ends = tokenizer, has_ends
@@ -163,7 +167,7 @@ class _SplitWriter:
             self._flush()
 
     def close(self) -> Counts:
-        """Write what is held; a running text ends here. Returns what there was."""
+        """Write what is held; a running text ends here. Returns the split's counts."""
         self._flush()
         if self._is_in_document:
             self._documents.extend([self._totals["tokens"]])

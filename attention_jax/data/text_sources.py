@@ -1,6 +1,7 @@
-"""Where texts come from: files, folders, JSON lines and TFDS, read in blocks; every complaint with its place.
+"""Sources of texts: files, folders, JSON lines and TFDS, read in blocks. Errors name the file and the line or byte.
 
-A text file by itself is one running text without an end. A folder, JSON lines and TFDS hold documents, which end.
+A text file by itself is one running text, without an end. A folder, JSON lines and TFDS have documents, each with an
+end.
 """
 
 import functools
@@ -13,7 +14,7 @@ from attention_jax.data.config import TextConfig
 from attention_jax.data.sources import require_file
 from attention_jax.errors import UserError
 
-BLOCK = 2**20  # bytes of a file that are read at once
+BLOCK = 2**20  # how many bytes of a file are read at once
 EMBEDDED_SENTENCES = 20_000
 ADVICE = (
     "--config.data.path=FILE takes any text in UTF-8, or a folder of *.txt; JSON lines are read with "
@@ -23,48 +24,48 @@ JSONL_ADVICE = "--config.data.path=FILE takes a document a line, as JSON, or a f
 
 
 class Chunk(NamedTuple):
-    """Some of a document's text, and whether the document ends with it."""
+    """A part of a document's text, and whether it is the last part."""
 
     text: str
     is_last: bool = True
 
 
 def read_text(config: TextConfig, name: str) -> Iterator[Chunk]:
-    """The text of what `config` names for a split, in order; "train" is what shares are held out of, too.
+    """A split's text, in order; of "train", the whole text from which shares are held out.
 
-    Documents of no character are left out. Raises UserError for what cannot be read, naming file and line or byte.
+    Documents without a character are left out. Raises UserError for bad input, naming the file and line or byte.
     """
     return READERS[kind_of(config)](config, name)
 
 
 def kind_of(config: TextConfig) -> str:
-    """Which of `READERS` a source asks for: "tfds" of "tfds:lm1b"."""
+    """The source's name in `READERS`: "tfds" of "tfds:lm1b"."""
     return config.source.partition(":")[0]
 
 
 def has_documents(config: TextConfig) -> bool:
-    """Whether the source holds documents, each with its end, and not one running text."""
-    return kind_of(config) != "text" or (bool(config.path) and _place(config, "train").is_dir())
+    """Whether the source has documents, each with an end, and not one running text."""
+    return kind_of(config) != "text" or (bool(config.path) and _path(config, "train").is_dir())
 
 
 def files_of(config: TextConfig, name: str) -> list[Path]:
-    """The files of a split, in order; none where it does not come from files. Raises UserError where one is missing."""
+    """The files of a split, in order; none if the source has no files. Raises UserError if one is missing."""
     kind = kind_of(config)
     if kind == "tfds" or (kind == "text" and not config.path):
         return []
     advice, ending = (ADVICE, "txt") if kind == "text" else (JSONL_ADVICE, "jsonl")
-    place = _place(config, name)
-    if not place.is_dir():
-        require_file(place, advice)
-        return [place]
-    files = sorted(path for path in place.rglob(f"*.{ending}") if path.is_file() and path.stat().st_size)
+    given = _path(config, name)
+    if not given.is_dir():
+        require_file(given, advice)
+        return [given]
+    files = sorted(path for path in given.rglob(f"*.{ending}") if path.is_file() and path.stat().st_size)
     if not files:
-        raise UserError(f"{place}: no *.{ending} with anything in it. {advice}")
+        raise UserError(f"{given}: this folder has no *.{ending}, or only empty ones. {advice}")
     return files
 
 
 def read_file(path: Path) -> Iterator[Chunk]:
-    """A file's text in blocks that end with a line where there is one. Raises UserError where it is not UTF-8."""
+    """A file's text in blocks, which end at a line's end if they have one. Raises UserError if it is not UTF-8."""
     with open(path, "rb") as file:
         offset, rest = 0, b""
         while block := file.read(BLOCK):
@@ -75,9 +76,9 @@ def read_file(path: Path) -> Iterator[Chunk]:
 
 
 def read_jsonl(path: Path, key: str) -> Iterator[Chunk]:
-    """The text under `key` of each line, a JSON object; blank lines are passed over.
+    """The text under `key` of each line, which is a JSON object; blank lines are skipped.
 
-    Raises UserError for a line that is something else, naming it.
+    Raises UserError for another line, naming it.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
@@ -109,8 +110,8 @@ READERS: Mapping[str, Callable[[TextConfig, str], Iterator[Chunk]]] = {
 }
 
 
-def _place(config: TextConfig, name: str) -> Path:
-    """Where `train_path` names a file, `path` is the folder of all; else it is the file."""
+def _path(config: TextConfig, name: str) -> Path:
+    """A split's file or folder: if `train_path` is set, in the folder `path`; else `path` itself."""
     folder = Path(config.path).expanduser() if config.train_path else Path()
     return folder / Path(getattr(config, f"{name}_path") or config.path).expanduser()
 
@@ -123,7 +124,7 @@ def _generated(seed: int) -> str:
 
 
 def _cut(block: bytes) -> tuple[bytes, bytes]:
-    """Whole lines and what follows them; whole characters where there is no line's end."""
+    """The block's whole lines, and the rest; without a line's end, its whole characters, and the rest."""
     end = block.rfind(b"\n") + 1
     if not end:
         end = len(block)
@@ -149,11 +150,11 @@ def _text_of(line: bytes, key: str, where: str) -> str:
     except ValueError as error:
         why = getattr(error, "msg", error)
         raise UserError(
-            f"{where}: not JSON ({why}). Each line is an object, such as {{{json.dumps(key)}: ...}}."
+            f"{where}: not JSON ({why}). Each line must be an object, such as {{{json.dumps(key)}: ...}}."
         ) from None
     text = found.get(key) if isinstance(found, dict) else None
     if not isinstance(text, str):
-        has = f"its keys are {', '.join(found)}" if isinstance(found, dict) else "it is no object"
+        has = f"its keys are {', '.join(found)}" if isinstance(found, dict) else "it is not an object"
         raise UserError(f"{where}: no text under {key!r}: {has}. Name the key with --config.data.key.")
     try:
         text.encode()

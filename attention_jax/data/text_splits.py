@@ -1,4 +1,4 @@
-"""Which split a piece of text is in: files of their own, the last share of one text, or documents drawn."""
+"""Splits of a text: files of their own, the last share of one text, or documents that are drawn."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -20,9 +20,9 @@ Read = Callable[[], Iterator[Chunk]]
 
 
 def divided_text(config: TextConfig) -> Assigned:
-    """Every chunk of a text with its split; documents stay whole, and none is in two.
+    """Every chunk of a text with its split; a whole document is in one split.
 
-    Raises UserError where there is too little to divide, or two splits read the same file.
+    Raises UserError for too little text, and for two splits that read the same file.
     """
     _require_apart(config)
     for name in HELD_OUT:
@@ -39,7 +39,7 @@ def divided_text(config: TextConfig) -> Assigned:
 
 
 def shares_of(config: TextConfig) -> dict[str, float]:
-    """How much of what is there to train on each split holds out; those with files of their own nothing."""
+    """The share of the training text that each split holds out: 0 for a split with files of its own."""
     return {
         "validation": 0.0 if config.validation_path else config.held_out,
         "test": 0.0 if config.test_path else config.held_out_test,
@@ -47,7 +47,7 @@ def shares_of(config: TextConfig) -> dict[str, float]:
 
 
 def last_shares(read: Read, shares: dict[str, float]) -> Assigned:
-    """One running text, cut by characters: to train on, to validate on, to test on. `read` is called twice."""
+    """One running text, cut by characters into training, validation and test. `read` is called twice."""
     total = sum(len(chunk.text) for chunk in read())
     ends = {
         "train": round(total * (1 - (shares["validation"] + shares["test"]))),
@@ -56,17 +56,17 @@ def last_shares(read: Read, shares: dict[str, float]) -> Assigned:
     }
     if ends["train"] == 0 or any(share and round(total * share) == 0 for share in shares.values()):
         raise _too_few(f"a text of {total:,} characters", shares)
-    place = 0
+    offset = 0
     for chunk in read():
         text = chunk.text
         while text:
-            name, end = next((name, end) for name, end in ends.items() if place < end)
-            yield name, Chunk(text[: end - place], is_last=False)
-            place, text = min(place + len(text), end), text[end - place :]
+            name, end = next((name, end) for name, end in ends.items() if offset < end)
+            yield name, Chunk(text[: end - offset], is_last=False)
+            offset, text = min(offset + len(text), end), text[end - offset :]
 
 
 def whole_documents(read: Read, shares: dict[str, float], seed: int) -> Assigned:
-    """Documents drawn by a keyed permutation of their places, at least one a split. `read` is called twice."""
+    """Documents drawn by a keyed permutation of their indices, at least one for each split. `read` is called twice."""
     count = sum(chunk.is_last for chunk in read())
     sizes = [max(round(count * share), 1) if share else 0 for share in shares.values()]
     if sum(sizes) >= count:
@@ -82,16 +82,16 @@ def whole_documents(read: Read, shares: dict[str, float], seed: int) -> Assigned
 def _drawn(count: int, sizes: list[int], seed: int) -> Iterator[str]:
     """The split of each document in turn."""
     for first in range(0, count, DRAWN_AT_ONCE):
-        places = permuted(np.arange(first, min(first + DRAWN_AT_ONCE, count)), count, (seed,))
-        homes = np.searchsorted(np.cumsum(sizes), places, side="right")
+        indices = permuted(np.arange(first, min(first + DRAWN_AT_ONCE, count)), count, (seed,))
+        homes = np.searchsorted(np.cumsum(sizes), indices, side="right")
         yield from ((*HELD_OUT, "train")[home] for home in homes.tolist())
 
 
 def _too_few(what: str, shares: dict[str, float]) -> UserError:
-    asked = " and ".join(f"{share:g} to {name}" for name, share in shares.items() if share)
-    asked = asked.replace("to validation", "to validate on").replace("to test", "to test on")
+    keys = {"validation": "held_out", "test": "held_out_test"}
+    asked = " and ".join(f"config.data.{keys[name]}={share:g}" for name, share in shares.items() if share)
     return UserError(
-        f"config.data.path: {what} cannot spare {asked}. Give a longer one, or another with "
+        f"config.data.path: {what} is too little for {asked}. Give a longer one, or another with "
         "--config.data.validation_path."
     )
 
@@ -104,7 +104,7 @@ def _require_apart(config: TextConfig) -> None:
         for path in files_of(config, name):
             if (other := seen.setdefault(path.resolve(), name)) != name:
                 raise UserError(
-                    f"config.data.{name}_path: {path} is read to {other} too: what is held out must not be trained on. "
+                    f"config.data.{name}_path: {path} is in the split {other} too, and splits must not share a file. "
                     "Move it out of the other's folder, or name another."
                 )
 
@@ -113,6 +113,6 @@ def _require_different(config: TextConfig) -> None:
     names = [config.train_path or "train", *(name for name in (config.validation_path, config.test_path) if name)]
     if len(set(names)) < len(names):
         raise UserError(
-            f"config.data: {config.source} has its splits {', '.join(names)} named twice: what is held out must not be "
-            "trained on. Name another with --config.data.train_path, validation_path or test_path."
+            f"config.data: train_path, validation_path and test_path name {', '.join(names)} of {config.source}, one "
+            "of them twice. Name different splits."
         )

@@ -1,6 +1,6 @@
-"""Tokenizers of running text, which give every character back: characters, bytes, pieces.
+"""Tokenizers of running text that can give every character back: characters, bytes, pieces.
 
-Ids 0 to 3 are padding, begin, end and unknown, as everywhere; `EOS` never comes from a text, only from its end.
+Ids 0 to 3 are padding, begin, end and unknown, as everywhere. No character is encoded as `EOS`; it marks a text's end.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from attention_jax.data.text_sources import Chunk
 from attention_jax.data.tokenizers import SPECIALS, SUBWORDS, UNK, sampled, train_pieces
 from attention_jax.errors import UserError
 
-LINES_LEARNT_FROM = 200_000  # lines at most that pieces are learnt from
+LINES_LEARNT_FROM = 200_000  # the most lines that pieces are learnt from
 LONGEST_LEARNT, LONGEST_ENCODED = 1_000, 10_000  # characters; longer lines are cut, so that memory is bounded
 CODE_POINTS = 0x110000
 UNKNOWN = "\ufffd"
@@ -25,26 +25,26 @@ Tokens = tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]
 
 
 class TextTokenizer(Protocol):
-    """What a text needs of a tokenizer."""
+    """What every tokenizer of texts has."""
 
     size: int
 
     @property
     def content(self) -> bytes:
-        """What is saved of it."""
+        """The tokenizer as bytes, to be saved."""
 
     def encode_all(self, texts: Sequence[str]) -> Tokens:
-        """The ids of texts end to end, and how many each has."""
+        """The ids of all texts end to end, and the number of ids of each text."""
 
     def words(self, ids: Iterable[int]) -> list[str]:
-        """One printable piece an id."""
+        """A printable piece for each id."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; padding, begin and end are nothing, what is unknown or cut in two is U+FFFD."""
+        """The text of ids, without padding, begin and end; an unknown token or a part of a character gives U+FFFD."""
 
 
 class CharacterTokenizer:
-    """Every character of a text is a token; ids go by code point. Those it has not seen are unknown."""
+    """Each character is a token, with ids in the order of code points. Characters that it has not seen are unknown."""
 
     def __init__(self, characters: Iterable[str]):
         self._characters = sorted(set(characters))
@@ -55,7 +55,7 @@ class CharacterTokenizer:
 
     @classmethod
     def learn(cls, chunks: Iterable[Chunk]) -> "CharacterTokenizer":
-        """One that knows all characters of a text."""
+        """The tokenizer of all characters of a text."""
         is_seen = np.zeros(CODE_POINTS, bool)
         for chunk in chunks:
             is_seen[_code_points(chunk.text)] = True
@@ -87,7 +87,7 @@ class ByteTokenizer:
 
     @classmethod
     def learn(cls, chunks: Iterable[Chunk]) -> "ByteTokenizer":
-        """There is nothing to learn."""
+        """The tokenizer; it learns nothing from the text."""
         del chunks
         return cls()
 
@@ -117,9 +117,9 @@ class ByteTokenizer:
 
 
 class PieceTokenizer:
-    """Pieces of lines learnt by sentencepiece, "unigram" or "bpe": case and spaces stay, rare characters are bytes.
+    """Pieces of lines, learnt by sentencepiece ("unigram" or "bpe"). Case and spaces stay; rare characters are bytes.
 
-    Only U+2581, by which sentencepiece writes a space, comes back as one.
+    One character is not given back: U+2581, which sentencepiece uses for a space, comes back as a space.
     """
 
     def __init__(self, model: bytes):
@@ -130,19 +130,19 @@ class PieceTokenizer:
         self.size = self._pieces.vocab_size()
 
     @classmethod
-    def learn(cls, chunks: Iterable[Chunk], kind: str, vocabulary: int) -> "PieceTokenizer":
-        """`vocabulary` pieces of some lines of a text, specials and 256 bytes included; a small text may give fewer.
+    def learn(cls, chunks: Iterable[Chunk], algorithm: str, vocabulary: int) -> "PieceTokenizer":
+        """`vocabulary` pieces learnt from lines of a text, specials and 256 bytes included; a small text gives fewer.
 
-        Raises UserError for a vocabulary that cannot hold the text's characters.
+        Raises UserError for a vocabulary that is too small for the text's characters.
         """
         lines = itertools.chain.from_iterable(_segments(chunk.text, LONGEST_LEARNT) for chunk in chunks)
         kept = [line.removesuffix("\n") for line in sampled(lines, LINES_LEARNT_FROM) if not line.isspace()]
         if not kept:
-            raise UserError("config.data.path: nothing but white space to learn pieces from. Give another text.")
+            raise UserError("config.data.path: the training text is white space alone. Give another text.")
         return cls(
             train_pieces(
                 kept,
-                kind,
+                algorithm,
                 vocabulary,
                 character_coverage=0.9995,
                 byte_fallback=True,
@@ -168,38 +168,38 @@ class PieceTokenizer:
         return self._pieces.decode([int(index) for index in ids])
 
 
-class Kind(NamedTuple):
-    """How a tokenizer is learnt from a text that is read once, and made again of what was saved."""
+class Maker(NamedTuple):
+    """How a tokenizer is learnt, from (chunks of a text, its name, vocabulary), and how it is loaded from `content`."""
 
     learn: Callable[[Iterable[Chunk], str, int], TextTokenizer]
     load: Callable[[bytes], TextTokenizer]
 
 
-_PIECES = Kind(PieceTokenizer.learn, PieceTokenizer)
-KINDS: dict[str, Kind] = {
-    "characters": Kind(lambda chunks, kind, vocabulary: CharacterTokenizer.learn(chunks), CharacterTokenizer.load),
-    "bytes": Kind(lambda chunks, kind, vocabulary: ByteTokenizer.learn(chunks), ByteTokenizer.load),
+_PIECES = Maker(PieceTokenizer.learn, PieceTokenizer)
+TEXT_TOKENIZERS: dict[str, Maker] = {
+    "characters": Maker(lambda chunks, name, vocabulary: CharacterTokenizer.learn(chunks), CharacterTokenizer.load),
+    "bytes": Maker(lambda chunks, name, vocabulary: ByteTokenizer.learn(chunks), ByteTokenizer.load),
     **dict.fromkeys(SUBWORDS, _PIECES),
 }
 
 
 def learn_text_tokenizer(name: str, chunks: Iterator[Chunk], vocabulary: int) -> TextTokenizer:
-    """The tokenizer that one of `KINDS` names, learnt from a text that is read once; `vocabulary` is of pieces."""
-    return KINDS[name].learn(chunks, name, vocabulary)
+    """A tokenizer of `TEXT_TOKENIZERS`, learnt from a text that is read once; only pieces have a `vocabulary`."""
+    return TEXT_TOKENIZERS[name].learn(chunks, name, vocabulary)
 
 
 def load_text_tokenizer(name: str, path: Path) -> TextTokenizer:
-    """A tokenizer as it was saved."""
-    return KINDS[name].load(path.read_bytes())
+    """A tokenizer from its file."""
+    return TEXT_TOKENIZERS[name].load(path.read_bytes())
 
 
 def encode(tokenizer: TextTokenizer, text: str) -> Int[np.ndarray, " tokens"]:
-    """The ids of a text, without begin or end."""
+    """The ids of one text, without begin or end."""
     return tokenizer.encode_all([text])[0]
 
 
 def digest(tokenizer: TextTokenizer) -> str:
-    """What tells a tokenizer from others: SHA-256 of what is saved of it."""
+    """The SHA-256 digest of a tokenizer's content."""
     return hashlib.sha256(tokenizer.content).hexdigest()
 
 
@@ -213,7 +213,7 @@ def _code_points(text: str) -> Int[np.ndarray, " characters"]:
 
 
 def _segments(text: str, longest: int) -> list[str]:
-    """Lines with their ends, cut where they are long."""
+    """The text's lines with their ends; lines that are longer than `longest` are cut."""
     lines = text.splitlines(keepends=True)
     if max(map(len, lines), default=0) <= longest:
         return lines

@@ -1,4 +1,4 @@
-"""Data sets of TFDS, translations and texts, read and written without TensorFlow: prepared once as array_record files.
+"""TFDS data sets of translations and of texts, read and written without TensorFlow, as array_record files.
 
 --config=configs/nmt.py:MODEL,tfds --config.data.source=tfds:ted_hrlr_translate/pt_to_en
 --config.data.languages="('pt','en')" --config.data.path=WHERE_TFDS_KEEPS_ITS_DATA
@@ -25,22 +25,22 @@ from attention_jax.errors import UserError
 
 VERSION = "1.0.0"
 EXAMPLES_A_SHARD, EXAMPLES_AT_ONCE = 1_000_000, 10_000
-READ_AT_ONCE = 128  # faster than one by one; an example may be a whole book
+READ_AT_ONCE = 128  # faster than one by one; not more, because an example may be a whole book
 
 
 def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], bad_lines: BadLines) -> Iterator[Pair]:
-    """The pairs of a split ("train", "train[:10%]") of a data set, prepared first where it is not yet.
+    """The pairs of a split ("train", "train[:10%]") of a data set, which is prepared first if it is not.
 
-    `folder` is where TFDS keeps its data; "" is its default. Raises UserError for a data set, split or language that
-    is not there, and where its files have to be downloaded and cannot be.
+    `folder` is where TFDS keeps its data; "" is its default. Raises UserError for an unknown data set, split or
+    language, and for files that have to be downloaded and cannot be.
     """
     builder = _builder(name, folder, "translate")
     if not set(languages) <= set(builder.info.features):
         has = ", ".join(builder.info.features)
-        raise UserError(f"config.data.languages={languages}: tfds:{name} has {has}.")
+        raise UserError(f"config.data.languages={languages}: tfds:{name} has {has}. Choose two of them.")
     examples = _examples(builder, name, split)
-    for place, example in enumerate(_in_order(examples)):
-        where = f"tfds:{name} {split} {place}"
+    for index, example in enumerate(_in_order(examples)):
+        where = f"tfds:{name} {split} {index}"
         try:
             source, target = (_text(example[language]) for language in languages)
         except UnicodeDecodeError:
@@ -53,30 +53,30 @@ def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], ba
 
 
 def read_tfds_text(name: str, folder: str, split: str, key: str) -> Iterator[str]:
-    """The text under `key` of every example of a split, as `read_tfds` reads pairs.
+    """The text under `key` of every example of a split; the arguments are as in `read_tfds`.
 
-    Raises UserError for a data set, split or key that is not there, and for a key without text.
+    Raises UserError for an unknown data set, split or key, and for a key without text.
     """
     builder = _builder(name, folder, "text")
     features = builder.info.features
     texts = [feature for feature in features if _is_text(features[feature])]
     if key not in texts:
         has = f"has text in {', '.join(texts)}" if texts else f"has no text, but {', '.join(features)}"
-        raise UserError(f"config.data.key={key!r}: tfds:{name} {has}.")
+        raise UserError(f"config.data.key={key!r}: tfds:{name} {has}. Choose another.")
     examples = _examples(builder, name, split)
-    for place, example in enumerate(_in_order(examples)):
+    for index, example in enumerate(_in_order(examples)):
         try:
             yield _text(example[key])
         except UnicodeDecodeError as error:
             raise UserError(
-                f"tfds:{name} {split} {place}: byte {error.start} is not UTF-8. Mend the data set."
+                f"tfds:{name} {split} {index}: byte {error.start} is not UTF-8. Mend the data set."
             ) from None
 
 
 def write_tfds(
     folder: Path, name: str, languages: tuple[str, str], splits: Mapping[str, Callable[[], Iterable[Pair]]]
 ) -> None:
-    """Write pairs as the TFDS data set `name` in `folder`, in their order, few at once; `tfds.builder` finds it."""
+    """Write pairs as the TFDS data set `name` in `folder`, in their order and few at once; `tfds.builder` finds it."""
     import tensorflow_datasets as tfds
 
     home = folder / name / VERSION
@@ -95,23 +95,23 @@ def write_tfds(
     writer.close_all()
 
 
-def _builder(name: str, folder: str, kind: str) -> Any:
+def _builder(name: str, folder: str, group: str) -> Any:
     import tensorflow_datasets as tfds
 
-    logging.getLogger("absl").setLevel(logging.ERROR)  # what is not prepared yet is prepared, or told here
+    logging.getLogger("absl").setLevel(logging.ERROR)  # its warning that a data set is not prepared: `_prepare` does
     data_dir = str(Path(folder).expanduser()) if folder else None
     try:
         return tfds.builder(name, data_dir=data_dir, try_gcs=False, file_format="array_record")
     except ValueError:
-        near = ", ".join(_nearest(name, data_dir, kind))
+        near = ", ".join(_nearest(name, data_dir, group))
         raise UserError(f"config.data.source=tfds:{name}: no such data set. The nearest are {near}.") from None
 
 
-def _nearest(name: str, data_dir: str | None, kind: str) -> list[str]:
-    """Data sets that a name may have meant: those prepared in `data_dir`, and those of a kind that TFDS has."""
+def _nearest(name: str, data_dir: str | None, group: str) -> list[str]:
+    """Data sets that a name may have meant, of those prepared in `data_dir` and of one group of TFDS ("translate")."""
     import tensorflow_datasets as tfds
 
-    there = importlib.import_module(f"tensorflow_datasets.{kind}").__path__
+    there = importlib.import_module(f"tensorflow_datasets.{group}").__path__
     modules = tuple(module.name for module in pkgutil.iter_modules(there))
     builders = tfds.list_builders(with_community_datasets=False)
     data_set = name.partition("/")[0]
@@ -119,8 +119,8 @@ def _nearest(name: str, data_dir: str | None, kind: str) -> list[str]:
         configs = [f"{data_set}/{config}" for config in tfds.builder_cls(data_set).builder_configs]
         return difflib.get_close_matches(name, configs, cutoff=0.5) or configs
     prepared = Path(data_dir).glob("*/*/dataset_info.json") if data_dir else ()
-    of_kind = [builder for builder in builders if builder.startswith(modules)]
-    known = list(dict.fromkeys([*(path.parent.parent.name for path in prepared), *of_kind]))
+    of_group = [builder for builder in builders if builder.startswith(modules)]
+    known = list(dict.fromkeys([*(path.parent.parent.name for path in prepared), *of_group]))
     alike = [other for other in known if data_set in other or other in data_set]
     return alike or difflib.get_close_matches(data_set, known, cutoff=0.5) or known
 
@@ -133,7 +133,10 @@ def _examples(builder: Any, name: str, split: str) -> Any:
             _prepare(builder, name)
             return _examples(builder, name, split)
         if split.partition("[")[0] not in builder.info.splits:
-            raise UserError(f"tfds:{name} has no split {split!r}, but {', '.join(builder.info.splits)}.") from None
+            raise UserError(
+                f"config.data: tfds:{name} has no split {split!r}, but {', '.join(builder.info.splits)}. Name one with "
+                "train_path, validation_path or test_path."
+            ) from None
         raise UserError(
             f"tfds:{name} cannot be read ({error}). Prepare it as array_record, in another folder."
         ) from None
@@ -145,7 +148,7 @@ def _in_order(examples: Any) -> Iterator[Any]:
 
 
 def _prepare(builder: Any, name: str) -> None:
-    """Download and prepare; say at once what to fetch where the network cannot."""
+    """Download and prepare a data set. Raises UserError, saying what to download by hand, if that cannot be done."""
     import tensorflow_datasets as tfds
 
     manual = Path(builder.data_dir_root) / "downloads" / "manual"
@@ -159,13 +162,13 @@ def _prepare(builder: Any, name: str) -> None:
             builder.download_and_prepare(
                 file_format="array_record", download_config=tfds.download.DownloadConfig(manual_dir=manual)
             )
-    except Exception as error:  # a builder may fail in any way: what to do about it is the same
+    except Exception as error:  # a builder may fail in any way; the advice is the same
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"tfds:{name} could not be prepared ({why}). {advice}") from None
 
 
 class _Recorder:
-    """Stands in for a download manager: keeps the addresses that it is asked for, and has none of their files."""
+    """Replaces a download manager: it records the addresses that it is asked for, and downloads nothing."""
 
     def __init__(self):
         self.asked: list[str] = []
@@ -181,7 +184,7 @@ class _Recorder:
 
 def _downloads(builder: Any) -> list[str]:
     recorder = _Recorder()
-    with contextlib.suppress(Exception):  # it goes on without files as far as it can
+    with contextlib.suppress(Exception):  # without files a builder may fail, after it has asked for them
         builder._split_generators(recorder)
     return list(dict.fromkeys(recorder.asked))
 

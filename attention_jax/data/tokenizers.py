@@ -1,4 +1,4 @@
-"""Tokenizers: text to ids and back. Ids 0 to 3 are padding, begin, end and unknown in every one."""
+"""Tokenizers of sentences: text to ids and back. In all of them ids 0 to 3 are padding, begin, end and unknown."""
 
 import collections
 import io
@@ -16,7 +16,7 @@ _NO_BREAK_SPACES = str.maketrans({"\u202f": " ", "\xa0": " "})
 
 
 class Tokenizer(Protocol):
-    """What a corpus needs of a tokenizer."""
+    """What every tokenizer of a corpus has."""
 
     size: int
 
@@ -24,47 +24,50 @@ class Tokenizer(Protocol):
         """Ids of a sentence, without begin or end."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids up to the first end or padding."""
+        """The text of the ids before the first end or padding."""
 
     def words(self, ids: Iterable[int]) -> list[str]:
-        """One printable piece an id."""
+        """A printable piece for each id."""
 
     def save(self, path: Path) -> None:
-        """Write it beside the data it made."""
+        """Write the tokenizer to a file."""
 
 
 def split_words(text: str) -> list[str]:
-    """Lower-case words, with spaces put before , . ! ? and no-break spaces made plain."""
+    """The lower-cased words of a text; each of , . ! ? is a word, and a no-break space is a space."""
     return re.sub(r"(?<=\S)([,.!?])", r" \1", _plain(text)).split()
 
 
 def join_words(words: Sequence[str]) -> str:
-    """The text of words: punctuation stands by the word before it."""
+    """The text of words, without a space before , . ! ?"""
     return re.sub(r" ([,.!?])", r"\1", " ".join(words))
 
 
 def spacy_words(language: str) -> Callable[[str], list[str]]:
     """The lower-cased tokens of spaCy's rules for a language ("de"), which need no trained model.
 
-    Text is cut before it is lower-cased, as the published protocols do it; what is lower-cased already may be cut
-    otherwise ("e.s.e."): the references of Multi30k's test 2016, lower-cased, have 99.97 BLEU.
+    Text is tokenized before it is lower-cased, as in the published protocols. Tokens of lower-cased text may differ
+    ("e.s.e."): the references of Multi30k's test 2016, lower-cased first, have 99.97 BLEU.
 
-    Raises UserError where spaCy is not installed or has no such rules.
+    Raises UserError if spaCy is not installed, or has no rules for the language.
     """
     try:
         import spacy
     except ImportError:
-        raise UserError("spaCy is not installed, and its tokens are asked for: pip install 'spacy>=3.8'.") from None
+        raise UserError("spaCy is not installed, and its tokens are needed here: pip install 'spacy>=3.8'.") from None
     try:
         rules: Any = spacy.blank(language).tokenizer
         rules.add_special_case(SPECIALS[UNK], [{spacy.symbols.ORTH: SPECIALS[UNK]}])
     except (ImportError, AttributeError):
-        raise UserError(f"config.data.languages: spaCy has no rules of its own for {language!r}.") from None
+        raise UserError(
+            f"config.data.languages: spaCy has no rules for {language!r}. Give a language's code, such as 'de', or "
+            "choose 'words'."
+        ) from None
     return lambda text: [token.text.lower() for token in rules(text.strip()) if not token.is_space]
 
 
 def join_spacy_words(words: Sequence[str]) -> str:
-    """The text of spaCy's tokens: endings ('s, n't), hyphens between words and brackets are joined again."""
+    """The text of spaCy's tokens: endings ('s, n't), hyphens between words, and brackets are joined."""
     text = join_words(words)
     text = re.sub(r"(?<=\w) (n't|['’](?:s|re|ve|ll|d|m))\b", r"\1", text)
     text = re.sub(r"(?<=\w) ([-/]) (?=\w)", r"\1", text)
@@ -74,13 +77,16 @@ def join_spacy_words(words: Sequence[str]) -> str:
 def moses_words(language: str) -> Callable[[str], list[str]]:
     """The lower-cased tokens of the Moses toolkit's rules (Koehn et al. 2007).
 
-    Raises UserError for a language that it has no rules for.
+    Raises UserError for a language without rules.
     """
     from sacremoses import MosesTokenizer
     from sacremoses.corpus import NonbreakingPrefixes
 
     if language not in NonbreakingPrefixes().available_langs.values():
-        raise UserError(f"config.data.languages: Moses has no rules for {language!r}.")
+        raise UserError(
+            f"config.data.languages: Moses has no rules for {language!r}. Give a language's code, such as 'de', or "
+            "choose 'words'."
+        )
     tokenizer = MosesTokenizer(lang=language)
     return lambda text: tokenizer.tokenize(_plain(text), escape=False)
 
@@ -93,40 +99,40 @@ def join_moses_words(language: str) -> Callable[[Sequence[str]], str]:
     return lambda words: detokenizer.detokenize(list(words), unescape=False)
 
 
-class Words(NamedTuple):
-    """How a text of a language is cut into words, and put together again."""
+class WordRules(NamedTuple):
+    """From a language to the function that splits a text into words, and to the one that joins them again."""
 
     split_of: Callable[[str], Callable[[str], list[str]]]
     join_of: Callable[[str], Callable[[Sequence[str]], str]]
 
 
-SPLITS = {
-    "words": Words(lambda language: split_words, lambda language: join_words),
-    "spacy": Words(spacy_words, lambda language: join_spacy_words),
-    "moses": Words(moses_words, join_moses_words),
+WORD_RULES = {
+    "words": WordRules(lambda language: split_words, lambda language: join_words),
+    "spacy": WordRules(spacy_words, lambda language: join_spacy_words),
+    "moses": WordRules(moses_words, join_moses_words),
 }
 
 
 class WordTokenizer:
-    """Words of one of `SPLITS` and a vocabulary, most frequent words first."""
+    """Words by one of `WORD_RULES`, and a vocabulary, the most frequent words first."""
 
     def __init__(self, vocabulary: Sequence[str], name: str = "words", language: str = ""):
         self._words = (*SPECIALS, *vocabulary)
         self._ids = {word: index for index, word in enumerate(self._words) if index >= len(SPECIALS)}
-        self._split, self._join = SPLITS[name].split_of(language), SPLITS[name].join_of(language)
+        self._split, self._join = WORD_RULES[name].split_of(language), WORD_RULES[name].join_of(language)
         self.size = len(self._words)
 
     @classmethod
     def train(
         cls, texts: Iterable[str], min_count: int, vocabulary: int, name: str = "words", language: str = ""
     ) -> "WordTokenizer":
-        """At most `vocabulary` entries, specials included, of the words seen `min_count` times or more."""
-        split = SPLITS[name].split_of(language)
+        """At most `vocabulary` entries, specials included, of words that occur `min_count` times or more."""
+        split = WORD_RULES[name].split_of(language)
         counts = collections.Counter(word for text in texts for word in split(text))
         kept = [word for word, count in counts.most_common() if count >= min_count and word not in SPECIALS]
         if not kept:
             raise UserError(
-                f"no word is seen {min_count} times: every word would be <unk>. Lower --config.data.min_count."
+                f"config.data.min_count={min_count}: no word occurs so often; all would be <unk>. Lower it."
             )
         return cls(kept[: vocabulary - len(SPECIALS)], name, language)
 
@@ -147,25 +153,25 @@ class WordTokenizer:
         return self._join(self.words(until_end(ids)))
 
 
-LEARNT_FROM = 1_000_000  # sentences at most that pieces are learnt from, so that memory is bounded
+LEARNT_FROM = 1_000_000  # the most sentences that pieces are learnt from, so that memory is bounded
 
 
 def sampled(texts: Iterable[str], most: int) -> list[str]:
-    """All texts, or `most` of them drawn alike and always the same (Vitter 1985, algorithm R)."""
+    """All texts, or `most` of them, drawn uniformly and always the same (Vitter 1985, algorithm R)."""
     drawn = random.Random(0)
     kept: list[str] = []
     for count, text in enumerate(texts):
         if count < most:
             kept.append(text)
-        elif (place := drawn.randrange(count + 1)) < most:
-            kept[place] = text
+        elif (index := drawn.randrange(count + 1)) < most:
+            kept[index] = text
     return kept
 
 
-def train_pieces(texts: Iterable[str], kind: str, vocabulary: int, **options: Any) -> bytes:
-    """A sentencepiece model of `vocabulary` pieces at most (Kudo & Richardson 2018); `options` are its trainer's.
+def train_pieces(texts: Iterable[str], algorithm: str, vocabulary: int, **options: Any) -> bytes:
+    """A sentencepiece model of at most `vocabulary` pieces (Kudo & Richardson 2018); `options` are its trainer's.
 
-    Raises UserError for a vocabulary that cannot hold the characters.
+    `algorithm` is "unigram" or "bpe". Raises UserError for a vocabulary that is too small for the characters.
     """
     import sentencepiece
 
@@ -174,7 +180,7 @@ def train_pieces(texts: Iterable[str], kind: str, vocabulary: int, **options: An
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(texts),
             model_writer=model,
-            model_type=kind,
+            model_type=algorithm,
             vocab_size=vocabulary,
             hard_vocab_limit=False,
             max_sentence_length=2**30,  # bytes; longer lines would be left out in silence
@@ -193,13 +199,13 @@ def train_pieces(texts: Iterable[str], kind: str, vocabulary: int, **options: An
     except RuntimeError as error:
         why = str(error).rpartition("] ")[2]
         if least := re.search(r"required_chars\. \d+ vs (\d+)", why):
-            why = f"specials, single characters and bytes take {least[1]}. Raise it."
+            why = f"special tokens, single characters and bytes alone are {least[1]}. Raise it."
         raise UserError(f"config.data.vocabulary={vocabulary}: {why}") from None
     return model.getvalue()
 
 
 class SubwordTokenizer:
-    """Pieces of lower-cased text learnt by sentencepiece (Kudo & Richardson 2018): "unigram" or "bpe"."""
+    """Pieces of lower-cased text, learnt by sentencepiece (Kudo & Richardson 2018): "unigram" or "bpe"."""
 
     def __init__(self, model: bytes):
         import sentencepiece
@@ -209,13 +215,13 @@ class SubwordTokenizer:
         self.size = self._pieces.vocab_size()
 
     @classmethod
-    def train(cls, texts: Iterable[str], kind: str, vocabulary: int) -> "SubwordTokenizer":
-        """`vocabulary` pieces, specials included; a small corpus may give fewer.
+    def train(cls, texts: Iterable[str], algorithm: str, vocabulary: int) -> "SubwordTokenizer":
+        """`vocabulary` pieces, specials included; a small corpus gives fewer.
 
-        Raises UserError for a vocabulary that cannot hold the corpus's characters.
+        Raises UserError for a vocabulary that is too small for the corpus's characters.
         """
         kept = sampled((_plain(text) for text in texts), LEARNT_FROM)
-        return cls(train_pieces(kept, kind, vocabulary, character_coverage=1.0))
+        return cls(train_pieces(kept, algorithm, vocabulary, character_coverage=1.0))
 
     @classmethod
     def load(cls, path: Path) -> "SubwordTokenizer":
@@ -235,18 +241,18 @@ class SubwordTokenizer:
 
 
 SUBWORDS = ("unigram", "bpe")
-TOKENIZERS = (*SPLITS, *SUBWORDS)
+TOKENIZERS = (*WORD_RULES, *SUBWORDS)
 
 
 def train_tokenizer(name: str, texts: Iterable[str], language: str, min_count: int, vocabulary: int) -> Tokenizer:
-    """The tokenizer that one of `TOKENIZERS` names, learnt from texts; `min_count` is for words alone."""
+    """A tokenizer of `TOKENIZERS`, learnt from texts; only words have a `min_count`."""
     if name in SUBWORDS:
         return SubwordTokenizer.train(texts, name, vocabulary)
     return WordTokenizer.train(texts, min_count, vocabulary, name, language)
 
 
 def load_tokenizer(name: str, path: Path, language: str) -> Tokenizer:
-    """A tokenizer as it was saved."""
+    """A tokenizer from its file."""
     return SubwordTokenizer.load(path) if name in SUBWORDS else WordTokenizer.load(path, name, language)
 
 

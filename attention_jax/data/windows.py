@@ -1,6 +1,6 @@
-"""Windows of a stream of tokens: drawn anywhere to train on, side by side to evaluate.
+"""Windows of a text's tokens: drawn anywhere for training, side by side for evaluation.
 
-Every token is a target, and what stands before a stream's first token is `EOS`, as before any document.
+Every token is a target. The text's first token is predicted from `EOS`, as any document's is.
 """
 
 from collections.abc import Iterator
@@ -15,21 +15,21 @@ from attention_jax.errors import UserError
 
 
 class Rows(NamedTuple):
-    """What a language model reads and is to predict: `targets[..., i]` follows `tokens[..., i]`.
+    """Rows of a language model: it reads `tokens[..., i]` and predicts `targets[..., i]`, the token after it.
 
-    Where rows are packed documents, `segments` counts them from 1 (0: padding) and `positions` those of each document
-    from 0; both are None where a row is one text.
+    In packed rows `segments` counts documents from 1 (0: padding), and `positions` each document's tokens from 0. Both
+    are None if a row is one text.
     """
 
     tokens: Int[np.ndarray, "*rows length"]
     targets: Int[np.ndarray, "*rows length"]
-    is_counted: Bool[np.ndarray, "*rows length"]  # a target that is predicted here
+    is_counted: Bool[np.ndarray, "*rows length"]  # targets that count: no padding, and not counted in another row
     segments: Int[np.ndarray, "*rows length"] | None = None
     positions: Int[np.ndarray, "*rows length"] | None = None
 
 
 class Windows(NamedTuple):
-    """Batches of `batch` windows of `length` tokens; those of a step are a pure function of (seed, step)."""
+    """Batches of `batch` windows of `length` tokens; a step's batch is a pure function of (seed, step)."""
 
     tokens: Int[np.ndarray, " size"]
     length: int
@@ -37,23 +37,23 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, split: TextSplit, length: int, batch: int) -> "Windows":
-        """Raises UserError where the split is shorter than a window."""
+        """The windows of a split. Raises UserError for a split that is shorter than one window."""
         if (size := len(split.tokens)) < length:
             raise UserError(
-                f"config.data.length={length:,}: the text has {size:,} tokens to draw windows from. "
-                "Lower it, or give a longer text."
+                f"config.data.length={length}: the training text has only {size:,} tokens. Lower it, or give a longer "
+                "text."
             )
         return cls(split.tokens, length, batch)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps that read as many tokens as there are."""
+        """How many steps read as many tokens as there are."""
         return -(-len(self.tokens) // (self.length * self.batch))
 
     def starts(self, seed: int, step: int, stop: int) -> Int[np.ndarray, "steps batch"]:
-        """Where the windows of the steps from `step` to before `stop` have their first target, each place as likely."""
-        places = len(self.tokens) - self.length + 1
-        drawn = [np.random.default_rng((seed, one)).integers(places, size=self.batch) for one in range(step, stop)]
+        """The index of each window's first target, uniformly drawn, for the steps from `step` to before `stop`."""
+        count = len(self.tokens) - self.length + 1
+        drawn = [np.random.default_rng((seed, now)).integers(count, size=self.batch) for now in range(step, stop)]
         return np.stack(drawn)
 
     def rows(self, seed: int, step: int, stop: int) -> Rows:
@@ -61,39 +61,39 @@ class Windows(NamedTuple):
         return windows_at(self.tokens, self.starts(seed, step, stop), self.length)
 
     def in_order(self, stride: int) -> Iterator[Rows]:
-        """Every token of the stream as a target once, in batches that are filled up with rows that count nothing.
+        """Every token of the text as a target once, in batches that are filled up with padding.
 
-        A window begins `stride` after the one before and counts what that did not have: all but a stream's first
-        `length` tokens are predicted with `length` − `stride` before them or more. Raises UserError for a stride that
-        leaves tokens out.
+        A window begins `stride` tokens after the one before, and counts the targets that are new in it. So all tokens
+        but the first `length` are predicted from `length` − `stride` tokens or more. Raises ValueError for a stride
+        that leaves tokens out.
         """
         if not 1 <= stride <= self.length:
-            raise UserError(f"a stride of {stride}: needs 1 or more, and config.data.length={self.length} at most.")
+            raise ValueError(f"stride={stride}: needs 1 to {self.length}, the length of a window.")
         starts, fresh = _side_by_side(len(self.tokens), self.length, stride)
         for first in range(0, len(starts), self.batch):
-            some = slice(first, first + self.batch)
-            rows = windows_at(self.tokens, starts[some], self.length)
-            is_fresh = np.arange(self.length) >= fresh[some, None]
+            batch = slice(first, first + self.batch)
+            rows = windows_at(self.tokens, starts[batch], self.length)
+            is_fresh = np.arange(self.length) >= fresh[batch, None]
             yield filled(rows._replace(is_counted=rows.is_counted & is_fresh), self.batch)
 
 
 def windows_at(tokens: np.ndarray, starts: Int[np.ndarray, "*rows"], length: int) -> Rows:
-    """The windows whose first targets are at `starts`; what is beyond the stream is padding that does not count."""
-    place = np.asarray(starts)[..., None] + np.arange(-1, length)
-    is_there = place < len(tokens)
-    found = np.where(is_there, tokens[np.clip(place, 0, len(tokens) - 1)], PAD).astype(np.int32)
-    found[place < 0] = EOS
-    return Rows(found[..., :-1], found[..., 1:], is_there[..., 1:])
+    """The windows whose first targets are at `starts`; padding after the text's end does not count."""
+    index = np.asarray(starts)[..., None] + np.arange(-1, length)
+    is_token = index < len(tokens)
+    found = np.where(is_token, tokens[np.clip(index, 0, len(tokens) - 1)], PAD).astype(np.int32)
+    found[index < 0] = EOS
+    return Rows(found[..., :-1], found[..., 1:], is_token[..., 1:])
 
 
 def filled(rows: Rows, batch: int) -> Rows:
-    """Rows with more of padding, up to `batch`."""
+    """The rows, filled up with rows of padding to `batch`."""
     missing = batch - len(rows.tokens)
     return Rows._make(None if part is None else np.pad(part, ((0, missing), (0, 0))) for part in rows)
 
 
 def _side_by_side(size: int, length: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where windows begin, the last as late as it can, and how many first targets of each were counted before."""
+    """Each window's start, and how many of its targets earlier windows count; the last starts as late as it can."""
     last = max(size - length, 0)
     starts = np.minimum(np.arange(0, last + stride, stride), last)
     return starts, np.concatenate([[0], starts[:-1] + length - starts[1:]])

@@ -110,7 +110,7 @@ LONG = [(f"a{i}", "x " * (i + 1)) for i in range(10)]
 
 def test_long_sentences_are_refused_cut_or_skipped_as_the_config_says(tmp_path):
     path = write(tmp_path / "p.txt", LONG)
-    with pytest.raises(UserError, match=r"p.txt:\d+: \d+ tokens with <eos>.*max_length is 6.*on_long=truncate or skip"):
+    with pytest.raises(UserError, match=r"p.txt:\d+: \d+ tokens with <eos>.*max_length=6.*on_long=truncate or skip"):
         load_or_import(tmp_path / "error", config(path=path, max_length=6))
     assert not (tmp_path / "error").exists()
     cut = load_or_import(tmp_path / "cut", config(path=path, max_length=6, on_long="truncate")).meta
@@ -139,7 +139,7 @@ def test_held_out_files_replace_the_split_and_leave_the_training_pairs(tmp_path)
         ({"path": ""}, "config.data.path is not set"),
         ({"vocabulary": 4}, "config.data.vocabulary=4: every word would be <unk>"),
         ({"vocabulary": 0, "tokenizer": "bpe"}, "config.data.vocabulary=0: every word would be <unk>"),
-        ({"tokenizer": "spacy", "joint_vocabulary": True}, "the rules of spacy are of one language alone"),
+        ({"tokenizer": "spacy", "joint_vocabulary": True}, "tokenizer='spacy' has rules for one language at a time"),
     ],
 )
 def test_a_wrong_choice_names_its_key(tmp_path, change, message):

@@ -32,7 +32,7 @@ TEXT_FILES = [
     *(f"{split}{kind}.npy" for split in ("train", "validation", "test") for kind in ("", ".documents")),
     "text.vocabulary",
 ]
-ADVICE = "Remove the folder {folder}, and its run's next command imports it again."
+ADVICE = "Remove the folder {folder}, and the run's next command imports it again."
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_text_with_a_damaged_file_is_refused_by_its_name(text, tmp_path, name)
         (lambda content: content[: len(content) // 2], "damaged"),
         (lambda content: b"", "damaged"),
         (lambda content: b"\xff" + content[1:], "damaged"),
-        (lambda content: content.replace(b'"vocabulary"', b'"vocabulbry"'), "damaged: it does not say .*vocabulary"),
+        (lambda content: content.replace(b'"vocabulary"', b'"vocabulbry"'), "damaged: it has no .*vocabulary"),
         (lambda content: b"[]", "damaged"),
         (None, "missing"),
     ],
@@ -146,7 +146,7 @@ def test_an_older_import_of_a_text_which_had_two_parts_and_no_documents_says_how
         np.save(folder / name, np.arange(9, dtype=np.uint16))
     (folder / "text.vocabulary").write_text("[]")
     digests.write_meta(folder, {"vocabulary": 9, "fingerprint": "0"})
-    with pytest.raises(UserError, match=f"{folder}/meta.json: damaged: it does not say .*splits. Remove the folder"):
+    with pytest.raises(UserError, match=f"{folder}/meta.json: damaged: it has no .*splits. Remove the folder"):
         open_text(folder)
 
 

@@ -61,7 +61,7 @@ def test_parallel_files_are_read_line_by_line_and_must_be_parallel(tmp_path):
     with pytest.raises(UserError, match=r"train.en:2: an empty sentence"):
         list(read_parallel(tmp_path / "train", ("de", "en"), BadLines("error")))
     (tmp_path / "train.en").write_text("Hello.\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"train.de has 2 lines and .*train.en 1: they must be parallel"):
+    with pytest.raises(UserError, match=r"train.de has 2 lines and .*train.en 1: line n of one must translate line n"):
         list(read_parallel(tmp_path / "train", ("de", "en"), BadLines("error")))
 
 

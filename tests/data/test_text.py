@@ -12,7 +12,7 @@ from texts import BASE, DOCUMENTS, decoded, write_folder, write_jsonl
 from attention_jax.data.digests import digest_of
 from attention_jax.data.text_importing import identify_text, load_text, read_split, require_usable
 from attention_jax.data.text_sources import EMBEDDED_SENTENCES, read_text
-from attention_jax.data.text_tokenizers import KINDS, digest
+from attention_jax.data.text_tokenizers import TEXT_TOKENIZERS, digest
 from attention_jax.data.tokenizers import EOS, SPECIALS, UNK
 from attention_jax.errors import UserError
 
@@ -32,7 +32,7 @@ def config(there, name, **changes):
     return BASE._replace(source=source, path=str(there / name), **changes)
 
 
-@pytest.mark.parametrize("tokenizer", KINDS)
+@pytest.mark.parametrize("tokenizer", TEXT_TOKENIZERS)
 @pytest.mark.parametrize(("held_out", "held_out_test"), [(0.1, 0.0), (0.25, 0.2)])
 def test_of_one_text_the_last_shares_are_held_out(there, tmp_path, tokenizer, held_out, held_out_test):
     changes = {"tokenizer": tokenizer, "held_out": held_out, "held_out_test": held_out_test}
@@ -47,7 +47,7 @@ def test_of_one_text_the_last_shares_are_held_out(there, tmp_path, tokenizer, he
     assert not any(EOS in split.tokens for split in text.splits.values())
 
 
-@pytest.mark.parametrize("tokenizer", KINDS)
+@pytest.mark.parametrize("tokenizer", TEXT_TOKENIZERS)
 @pytest.mark.parametrize("name", ["many", "lines.jsonl"])
 def test_documents_are_whole_in_one_split_each_and_end(there, tmp_path, name, tokenizer):
     text = load_text(tmp_path / "data", config(there, name, tokenizer=tokenizer, held_out=0.2, held_out_test=0.1))
@@ -82,7 +82,7 @@ def test_what_is_held_out_may_have_files_of_its_own(there, tmp_path):
     assert decoded(load_text(tmp_path / "other", in_folder), "train") == ["the end of ☃", "word"]
 
 
-@pytest.mark.parametrize("tokenizer", KINDS)
+@pytest.mark.parametrize("tokenizer", TEXT_TOKENIZERS)
 @pytest.mark.parametrize("name", ["one.txt", "many", "lines.jsonl"])
 def test_counts_are_those_of_a_loop(there, tmp_path, monkeypatch, name, tokenizer):
     monkeypatch.setattr("attention_jax.data.text_sources.BLOCK", 7)  # words and characters lie across blocks
@@ -100,7 +100,7 @@ def test_counts_are_those_of_a_loop(there, tmp_path, monkeypatch, name, tokenize
         assert part.counts.unknown == 0
 
 
-@pytest.mark.parametrize("tokenizer", KINDS)
+@pytest.mark.parametrize("tokenizer", TEXT_TOKENIZERS)
 def test_how_much_is_read_at_once_changes_nothing(there, tmp_path, monkeypatch, tokenizer):
     whole = load_text(tmp_path / "whole", config(there, "one.txt", tokenizer=tokenizer))
     monkeypatch.setattr("attention_jax.data.text_sources.BLOCK", 64)  # more than the longest line
@@ -157,9 +157,9 @@ def test_another_text_is_tokenized_as_the_first_for_training_and_for_measuring(t
     assert first.tokenizer.decode(split.tokens) == "New document ☃\n" * 20
     assert split.tokens[-1] == EOS  # as the first's documents end
     assert split.counts.words == 60
-    with pytest.raises(UserError, match=r"config.data.tokenizer='bytes': .*first, to start from, has 'bpe'"):
+    with pytest.raises(UserError, match=r"config.data.tokenizer='bytes': config.train.init_from has 'bpe'"):
         load_text(tmp_path / "third", new._replace(tokenizer="bytes"), tokenizer_of=tmp_path / "first")
-    with pytest.raises(UserError, match=r"config.train.init_from: .*nothing holds no run of a language model"):
+    with pytest.raises(UserError, match=r"config.train.init_from='.*nothing': holds no run of a language model"):
         load_text(tmp_path / "third", new, tokenizer_of=tmp_path / "nothing" / "data")
     assert not (tmp_path / "third").exists()
 
@@ -194,11 +194,11 @@ def test_a_text_is_told_by_its_files(there, tmp_path):
         ({"source": "tfds"}, "config.data.source='tfds': only tfds takes a name: tfds:lm1b"),
         ({"source": "text:a"}, "config.data.source='text:a': only tfds takes a name"),
         ({"source": "jsonl"}, "config.data.path is not set"),
-        ({"validation_path": "v.txt"}, "config.data.validation_path is set, and config.data.path is not"),
+        ({"validation_path": "v.txt"}, "config.data.validation_path='v.txt': requires config.data.path"),
         ({"held_out": 0.0}, "config.data.held_out=0.0: needs more than 0 and less than 1"),
         ({"held_out": 1.0}, "config.data.held_out=1.0: needs more than 0 and less than 1"),
         ({"held_out_test": -0.1}, "config.data.held_out_test=-0.1: needs 0 or more"),
-        ({"held_out_test": 0.9}, "config.data.held_out_test=0.9: .*with config.data.held_out less than 1"),
+        ({"held_out_test": 0.9}, "config.data.held_out_test=0.9: .*less than 1 together with config.data.held_out=0.1"),
     ],
 )
 def test_what_no_text_can_be_read_with_is_refused_by_its_key(changes, message):

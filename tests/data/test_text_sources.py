@@ -52,9 +52,9 @@ def test_json_lines_are_documents_under_the_key_that_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"text": "b"', r"2: not JSON \(.*\)\. Each line is an object, such as {\"text\": ...}"),
+        (b'{"text": "b"', r"2: not JSON \(.*\)\. Each line must be an object, such as {\"text\": ...}"),
         (b"plain text", "2: not JSON"),
-        (b'["a"]', "2: no text under 'text': it is no object"),
+        (b'["a"]', "2: no text under 'text': it is not an object"),
         (b'{"body": "b", "id": 3}', "2: no text under 'text': its keys are body, id. Name the key"),
         (b'{"text": 7}', "2: no text under 'text': its keys are text"),
         (b'{"text": "\xff"}', "2: byte 11 of the line is not UTF-8"),
@@ -79,12 +79,27 @@ def test_what_is_not_there_or_empty_is_refused_by_name_and_nothing_is_left(tmp_p
         ("text", "none.txt", {}, "none.txt: no such file. --config.data.path=FILE takes any text"),
         ("jsonl", "none.jsonl", {}, "none.jsonl: no such file. --config.data.path=FILE takes a document a line"),
         ("text", "empty.txt", {}, "empty.txt: the file is empty"),
-        ("text", "folder", {}, r"folder: no \*\.txt with anything in it"),
-        ("jsonl", "folder", {}, r"folder: no \*\.jsonl with anything in it"),
-        ("text", "short.txt", {}, "config.data.path: a text of 3 characters cannot spare 0.1 to validate on. Give"),
-        ("jsonl", "two.jsonl", {"held_out_test": 0.1}, "2 documents cannot spare 0.1 to validate on and 0.1 to test"),
-        ("jsonl", "spaces.jsonl", {}, "a text of 0 documents cannot spare"),
-        ("jsonl", "two.jsonl", {"validation_path": str(tmp_path / "spaces.jsonl")}, "no text in .* for validation"),
+        ("text", "folder", {}, r"folder: this folder has no \*\.txt, or only empty ones"),
+        ("jsonl", "folder", {}, r"folder: this folder has no \*\.jsonl, or only empty ones"),
+        (
+            "text",
+            "short.txt",
+            {},
+            "config.data.path: a text of 3 characters is too little for config.data.held_out=0.1. Give",
+        ),
+        (
+            "jsonl",
+            "two.jsonl",
+            {"held_out_test": 0.1},
+            "2 documents is too little for config.data.held_out=0.1 and config.data.held_out_test=0.1",
+        ),
+        ("jsonl", "spaces.jsonl", {}, "a text of 0 documents is too little"),
+        (
+            "jsonl",
+            "two.jsonl",
+            {"validation_path": str(tmp_path / "spaces.jsonl")},
+            "config.data.path=.*: has no text for validation",
+        ),
     ):
         config = BASE._replace(source=source, path=str(tmp_path / name), **changes)
         with pytest.raises(UserError, match=message) as error:
@@ -96,8 +111,8 @@ def test_what_is_not_there_or_empty_is_refused_by_name_and_nothing_is_left(tmp_p
 def test_a_file_that_is_trained_on_is_not_held_out_too(tmp_path):
     write_folder(tmp_path / "many", ["a", "b", "c"])
     inside = BASE._replace(path=str(tmp_path / "many"), validation_path=str(tmp_path / "many" / "001.txt"))
-    with pytest.raises(UserError, match=r"config.data.validation_path: .*001.txt is read to train too"):
+    with pytest.raises(UserError, match=r"config.data.validation_path: .*001.txt is in the split train too"):
         load_text(tmp_path / "data", inside)
     twice = BASE._replace(source="tfds:lm1b", train_path="train", test_path="train")
-    with pytest.raises(UserError, match="config.data: tfds:lm1b has its splits train, train named twice"):
+    with pytest.raises(UserError, match="config.data: .* name train, train of tfds:lm1b, one of them twice"):
         load_text(tmp_path / "data", twice)

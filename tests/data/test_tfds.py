@@ -90,7 +90,7 @@ def test_the_mocks_of_tfds_are_read(tmp_path):
         ({"name": "wmt14/de-en"}, "tfds:wmt14/de-en: no such data set. The nearest are wmt14_translate."),
         ({"name": "xyzzy"}, "tfds:xyzzy: no such data set. The nearest are pairs, bucc, flores"),
         ({"name": "wmt14_translate/de-eu"}, "tfds:wmt14_translate/de-eu: no such data set.* wmt14_translate/de-en"),
-        ({"split": "dev"}, "tfds:pairs has no split 'dev', but train, validation, test"),
+        ({"split": "dev"}, "config.data: tfds:pairs has no split 'dev', but train, validation, test. Name one"),
         ({"languages": ("en", "de")}, r"config.data.languages=\('en', 'de'\): tfds:pairs has en, fr"),
     ],
 )
@@ -124,7 +124,7 @@ def test_what_cannot_be_prepared_says_why_and_what_to_do(tmp_path):
 
 @pytest.mark.parametrize("name", ["Pairs", "a-b"])
 def test_a_name_that_tfds_cannot_use_is_refused(tmp_path, name):
-    with pytest.raises(UserError, match="is no name for a data set"):
+    with pytest.raises(UserError, match="cannot name a data set"):
         export_to_tfds(tmp_path / name, tsv_config(tmp_path / "pairs.txt"))
     assert not list(tmp_path.iterdir())
 
@@ -166,7 +166,7 @@ def test_the_mock_of_lm1b_is_a_text(tmp_path):
         ({"key": "text"}, "config.data.key='text': tfds:pairs has text in en, fr"),
         ({"name": "imdb_reviews", "key": "label"}, "config.data.key='label': tfds:imdb_reviews has text in text"),
         ({"name": "mnist", "key": "label"}, "config.data.key='label': tfds:mnist has no text, but image, label"),
-        ({"split": "dev"}, "tfds:pairs has no split 'dev', but train, validation, test"),
+        ({"split": "dev"}, "config.data: tfds:pairs has no split 'dev', but train, validation, test. Name one"),
     ],
 )
 def test_a_data_set_without_the_text_that_is_asked_for_is_refused(prepared, change, message):

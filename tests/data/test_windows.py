@@ -64,8 +64,8 @@ def test_what_is_beyond_the_text_is_padding_that_does_not_count():
 
 
 def test_a_text_shorter_than_a_window_and_a_stride_that_leaves_tokens_out_are_refused():
-    with pytest.raises(UserError, match="config.data.length=8: the text has 7 tokens"):
+    with pytest.raises(UserError, match="config.data.length=8: the training text has only 7 tokens"):
         Windows.of(split_of(7), 8, 1)
     for stride in (0, 9):
-        with pytest.raises(UserError, match=f"a stride of {stride}: needs 1 or more, and config.data.length=8 at most"):
+        with pytest.raises(ValueError, match=f"stride={stride}: needs 1 to 8, the length of a window"):
             next(Windows.of(split_of(8), 8, 1).in_order(stride))

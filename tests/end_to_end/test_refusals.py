@@ -44,8 +44,11 @@ VALUES = {
         {"data__path": "/absent/fra.txt"},
         ["/absent/fra.txt: no such file", "manythings.org", "data.path"],
     ),
-    "only_unknown": ({"data__min_count": 999}, ["<unk>", "--config.data.min_count"]),
-    "too_long": ({"data__max_length": 4}, ["pairs.txt:1:", "max_length is 4", "--config.data.on_long=truncate"]),
+    "only_unknown": ({"data__min_count": 999}, ["config.data.min_count=999", "<unk>"]),
+    "too_long": (
+        {"data__max_length": 4},
+        ["pairs.txt:1:", "config.data.max_length=4", "--config.data.on_long=truncate"],
+    ),
     "bucket": ({"data__max_length": 40}, ["config.data.max_length=40", "config.data.buckets"]),
     "misspelt": ({"train__stepz": 3}, ["--config.train.stepz", "Did you mean 'steps'?"]),
     "unknown": ({"xyzzy": 3}, ["--config.xyzzy: the config has no 'xyzzy'"]),
@@ -81,10 +84,10 @@ VALUES = {
         {"data__validation": 0},
         ["config.train.best_by='validation.bleu'", "choose one of train.nll, train.loss"],
     ),
-    "nothing_fits": ({"data__max_length": 2, "data__on_long": "skip"}, ["max_length=2", "raise it"]),
+    "nothing_fits": ({"data__max_length": 2, "data__on_long": "skip"}, ["config.data.max_length=2", "Raise it"]),
     "vocabulary": ({"data__vocabulary": 4}, ["config.data.vocabulary=4", "<unk>"]),
     "folder": ({"data__path": "/tmp"}, ["/tmp: a folder"]),
-    "init_from": ({"train__init_from": "/absent"}, ["config.train.init_from: /absent holds no run"]),
+    "init_from": ({"train__init_from": "/absent"}, ["config.train.init_from='/absent': holds no run"]),
     "tokenizer": ({"data__tokenizer": "chars"}, ["config.data.tokenizer='chars'", "words, spacy, moses, unigram, bpe"]),
     "pieces": ({"data__tokenizer": "bpe", "data__vocabulary": 9}, ["config.data.vocabulary=9: "]),
     "parallel": ({"data__source": "parallel"}, ["pairs.txt.en: no such file", "PATH.en and PATH.fr"]),
@@ -227,7 +230,7 @@ def test_data_that_were_damaged_are_named_and_imported_again_once_they_are_remov
     tokens = data / "validation.source.npy"
     tokens.write_bytes(tokens.read_bytes()[:-1] + b"\1")
     process = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
-    assert_refused(process, f"{tokens}: damaged", f"Remove the folder {data}, and its run's next command")
+    assert_refused(process, f"{tokens}: damaged", f"Remove the folder {data}, and the run's next command")
     shutil.rmtree(data)
     again = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
     assert (again.returncode, again.out) == (0, before.out)

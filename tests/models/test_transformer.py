@@ -104,7 +104,7 @@ def test_rows_without_a_sentence_leave_no_trace_in_the_moments():
     ("changed", "message"),
     [
         ({"heads": 3}, "heads=3: must divide width=8"),
-        ({"kv_heads": 3}, "kv_heads=3: must divide heads=2"),
+        ({"kv_heads": 3}, "kv_heads=3: must divide heads=4"),
         ({"width": 9, "heads": 3, "kv_heads": 3}, "encoder_positions='sinusoidal': needs an even width, not 9"),
         ({"shared": "all"}, "shared='all': needs one vocabulary, and there are two, of 11 and 13 entries"),
         (

@@ -25,11 +25,9 @@ def open_algorithmic(config: ConfigDict, folder: Path | None) -> Source:
     data = config.data
     require_positive(data, "length", "batch", "examples")
     lengths = lengths_of(data)
-    try:
-        for length in (data.shortest, *lengths):
-            require_task(data.task, length, data.symbols)
-    except ValueError as error:
-        raise UserError(f"config.data: {error}") from None
+    with of_section("config.data"):
+        shortest = {"shortest": data.shortest, "the least length of factors": lengths[0]}
+        require_task(data.task, shortest, data.symbols)
     if data.shortest > data.length:
         raise UserError(f"config.data.shortest={data.shortest} is more than config.data.length={data.length}.")
     steps = jnp.arange(config.train.steps)[:, None]

@@ -158,7 +158,7 @@ def test_figures_of_a_text_of_one_endless_word_are_not_finite_and_one_of_none_ha
             {"model.positions": "learned", "model.max_length": 16, "evaluate.length": 32},
             "config.data.length=16, config.evaluate.length=32, config.model.max_length: .*up to 16 words, not 32",
         ),
-        ({"data.length": 10_000_000}, "config.data.length=10,000,000: the text has .* tokens"),
+        ({"data.length": 10_000_000}, "config.data.length=10000000: the training text has only .* tokens"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_key(tmp_path, overrides, message):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention_jax.data.batching import Batches, split_buckets
+from attention_jax.data.batching import TrainingBatches, split_buckets
 from attention_jax.ops.dropout import Dropout
 from attention_jax.tasks.translation.model import init, loss
 from attention_jax.tasks.translation.session import Session
@@ -19,10 +19,10 @@ def test_the_cost_of_a_run_is_that_of_its_steps_one_by_one(tmp_path):
     config.model.kwargs.update(embedding=8, hidden=8)
     session = Session(config, tmp_path / "data")
     buckets = split_buckets(session.corpus.splits["train"], config.data.batch_tokens)
-    batches = Batches(buckets, 1)
+    batches = TrainingBatches(buckets, 1)
     config.train.steps = 2 * batches.steps_per_epoch
-    steps = collections.Counter(batches.call(0, step, step + 1).bucket for step in range(config.train.steps))
-    spent = sum(count * step_flops(session.programs.model, buckets[place]) for place, count in steps.items())
+    steps = collections.Counter(batches.take(0, step, step + 1).bucket for step in range(config.train.steps))
+    spent = sum(count * step_flops(session.programs.model, buckets[index]) for index, count in steps.items())
     assert session.cost["flops"] == pytest.approx(spent, rel=1e-9)
 
 
@@ -33,7 +33,7 @@ def test_what_a_session_makes_is_no_part_of_a_trace_that_first_asks_for_it(tmp_p
     session = Session(config, tmp_path / "data")
     variables = jax.jit(session.init)(jax.random.key(0))
     words = jnp.array([[4, 5, 2, 0]])
-    tokens = session.programs.translate((variables,), {"source": words, "place": jnp.arange(1)})
+    tokens = session.programs.translate((variables,), {"source": words, "index": jnp.arange(1)})
     assert tokens.shape[0] == 1
 
 
