@@ -4,7 +4,7 @@ All tasks have one vocabulary and one shape: `x₁ … xₙ SEP y₁ … yₘ EN
 to `longest`. Lengths may be traced, so that one program draws every task at every length.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -52,7 +52,7 @@ def example(task: str | Int[Array, ""], key: Key[Array, ""], length: Int[Array, 
     Raises ValueError for another name.
     """
     if isinstance(task, str):
-        require_choice_of_task(task)
+        require_known(task)
         return _laid_out(TASKS[task].draw(key, length, longest, symbols), longest)
     branches = [
         lambda key, length, draw=one.draw: _laid_out(draw(key, length, longest, symbols), longest)
@@ -61,19 +61,17 @@ def example(task: str | Int[Array, ""], key: Key[Array, ""], length: Int[Array, 
     return jax.lax.switch(task, branches, key, length)
 
 
-def require_choice_of_task(name: str) -> None:
+def require_known(name: str) -> None:
     """Raise ValueError for a name that is not in `TASKS`."""
     if name not in TASKS:
         raise ValueError(f"task={name!r}: choose one of {', '.join(TASKS)}.")
 
 
-def require_task(name: str, lengths: Mapping[str, int], symbols: int) -> None:
-    """Raise ValueError for an unknown task, and for too short inputs or too few symbols; `lengths` are by their key."""
-    require_choice_of_task(name)
-    for key, given, least in (
-        *((key, length, TASKS[name].shortest) for key, length in lengths.items()),
-        ("symbols", symbols, TASKS[name].symbols),
-    ):
+def require_task(name: str, shortest: int, symbols: int) -> None:
+    """Raise ValueError for an unknown task, and for inputs that are too short or symbols that are too few for it."""
+    require_known(name)
+    task = TASKS[name]
+    for key, given, least in (("shortest", shortest, task.shortest), ("symbols", symbols, task.symbols)):
         if given < least:
             raise ValueError(f"{key}={given}: task={name!r} needs {least} or more.")
 

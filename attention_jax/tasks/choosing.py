@@ -1,4 +1,4 @@
-"""How the next word is drawn, as a section of a config says: what is refused, whatever it is drawn for."""
+"""Checks of a config's keys for drawing words, which translation and generation share."""
 
 from ml_collections import ConfigDict
 
@@ -6,14 +6,15 @@ from attention_jax.errors import UserError
 
 
 def require_drawing(asked: ConfigDict, section: str) -> None:
-    """Raise UserError for a temperature, top_k or top_p that nothing can be drawn with, or that would not be used."""
-    if asked.temperature < 0 or asked.top_k < 0 or not 0 < asked.top_p <= 1:
-        raise UserError(
-            f"config.{section}: temperature={asked.temperature} and top_k={asked.top_k} need 0 or more, and "
-            f"top_p={asked.top_p} more than 0 and at most 1."
-        )
-    if not asked.temperature and (asked.top_k or asked.top_p < 1):
-        raise UserError(
-            f"config.{section}: top_k={asked.top_k} and top_p={asked.top_p} are of words that are drawn: "
-            "set temperature to more than 0."
-        )
+    """Raise UserError for a temperature, top_k or top_p that is out of bounds, or that would not be used."""
+    for name in ("temperature", "top_k"):
+        if asked[name] < 0:
+            raise UserError(f"config.{section}.{name}={asked[name]}: needs 0 or more.")
+    if not 0 < asked.top_p <= 1:
+        raise UserError(f"config.{section}.top_p={asked.top_p}: needs more than 0 and at most 1.")
+    for name, unused in (("top_k", 0), ("top_p", 1)):
+        if asked[name] != unused and not asked.temperature:
+            raise UserError(
+                f"config.{section}.{name}={asked[name]}: is for drawing words. Set config.{section}.temperature more "
+                "than 0."
+            )

@@ -1,4 +1,4 @@
-"""A trained run, opened: what the runs of all tasks have in common, and what each of a model's heads is worth."""
+"""A trained run, opened: what runs of all tasks have in common, and the loss without each of a model's heads."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,20 +20,20 @@ from attention_jax.ops.losses import Sums
 from attention_jax.training.saved import Init, best_variables, last_variables
 from attention_jax.training.state import Variables
 
-AT_ONCE = 4  # heads that are removed side by side: each has logits of its own
-# Each seed's variables.
+AT_ONCE = 4  # how many heads are tried side by side; each has logits of its own
+# which → a function that restores each seed's variables.
 WHICH: dict[str, Callable[..., list[Variables]]] = {
     "best": best_variables,
     "last": lambda *saved: [found[0] for found in last_variables(*saved, count=1)],
 }
-RowLoss = Callable[[Variables, Batch, Edits], Sums]  # …, changed heads → sums and counts of each row
+RowLoss = Callable[[Variables, Batch, Edits], Sums]  # the loss of each row
 
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A trained run: its `config`, its `session` (data, programs), and `which` variables of which `seed` it has.
+    """A trained run: `config`, `session` (data and programs), and the variables: `which` ("best", "last") and `seed`.
 
-    `run` is its folder, which is only read.
+    `run` is the run's folder, which is only read.
     """
 
     config: ConfigDict
@@ -46,7 +46,8 @@ class Opened:
         if self.which not in WHICH:
             raise UserError(f"which={self.which!r}: choose one of {', '.join(WHICH)}.")
         if self.seed not in self.config.seeds:
-            raise UserError(f"seed={self.seed}: {self.folder} has the seeds {', '.join(map(str, self.config.seeds))}.")
+            seeds = ", ".join(map(str, self.config.seeds))
+            raise UserError(f"seed={self.seed}: {self.folder} has the seeds {seeds}. Choose one of them.")
 
     @property
     def folder(self) -> Path:
@@ -54,23 +55,23 @@ class Opened:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What result.json holds; None where the run is not finished."""
+        """The contents of result.json; None if the run is not finished."""
         return self.run.result()
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every line of metrics.jsonl: `step`, `seed`, `seconds` and what was measured."""
+        """The lines of metrics.jsonl: `step`, `seed`, `seconds` and the metrics."""
         return self.run.metrics()
 
     def restored(self, init: Init, vocabulary: str) -> Variables:
-        """The variables. Raises UserError where there are none, or they are of another vocabulary."""
-        every = WHICH[self.which](self.config, self.folder, init, vocabulary)
-        return every[self.config.seeds.index(self.seed)]
+        """The variables. Raises UserError if there are none, or if they are of another vocabulary."""
+        of_seeds = WHICH[self.which](self.config, self.folder, init, vocabulary)
+        return of_seeds[self.config.seeds.index(self.seed)]
 
 
 class Removed(NamedTuple):
-    """What a model is worth without each of its heads, in nats a target token; all but `whole` are [layers, heads].
+    """The loss of the `whole` model, and `losses` without each head, in nats a target token.
 
-    `low` and `high` are the ends of the 95% interval of the change, over resamples of the sentences.
+    `change` is the difference; `low` and `high` are its 95% interval, over resamples of the sentences.
     """
 
     whole: float
@@ -83,9 +84,10 @@ class Removed(NamedTuple):
 def without_each_head(
     loss: RowLoss, variables: Variables, batches: Batches, kind: str, layers: int, heads: int
 ) -> Removed:
-    """The loss without each head of one kind of attention, beside that of the whole model, on the same sentences.
+    """The loss without each head of one kind of attention, and with all heads, on the same sentences.
 
-    A head is removed by a gate of 0 on its output (Michel et al. 2019, §2.2). One program takes all gates, as arrays.
+    A gate of 0 on its output removes a head (Michel et al. 2019, §2.2). Gates are arrays, so that one compiled program
+    tries all heads.
     """
 
     @jax.jit
@@ -94,21 +96,21 @@ def without_each_head(
 
     none_removed, one_removed = jnp.zeros((1, layers * heads)), jnp.eye(layers * heads)
     gates = (1 - jnp.concatenate([none_removed, one_removed])).reshape(-1, layers, heads)
-    found = [(len(places), jax.device_get(each(variables, batch, gates))) for places, batch in batches]
-    nats = np.concatenate([np.asarray(sums.total[:, :rows], np.float64) for rows, sums in found], axis=1)
-    tokens = np.concatenate([np.asarray(sums.count[0, :rows], np.float64) for rows, sums in found])
+    losses = [(len(indices), jax.device_get(each(variables, batch, gates))) for indices, batch in batches]
+    nats = np.concatenate([np.asarray(sums.total[:, :rows], np.float64) for rows, sums in losses], axis=1)
+    tokens = np.concatenate([np.asarray(sums.count[0, :rows], np.float64) for rows, sums in losses])
     worse = nats[1:] - nats[0]
     *sums, counts = resampled_sums(np.concatenate([worse, tokens[None]]).T, RESAMPLES).T
     low, high = np.quantile(np.array(sums) / counts, [0.025, 0.975], axis=1)
-    losses, change = nats[1:].sum(1) / tokens.sum(), worse.sum(1) / tokens.sum()
-    return Removed(
-        float(nats[0].sum() / tokens.sum()), *(one.reshape(layers, heads) for one in (losses, change, low, high))
-    )
+    of_heads = nats[1:].sum(1) / tokens.sum(), worse.sum(1) / tokens.sum(), low, high
+    return Removed(float(nats[0].sum() / tokens.sum()), *(column.reshape(layers, heads) for column in of_heads))
 
 
 def size_of(model: nn.Module, variables: Variables, kind: str, *texts: Any) -> tuple[int, int]:
-    """How many layers and heads one kind of attention has. Raises UserError for one that the model does not have."""
+    """How many layers and heads one kind of attention has. Raises UserError for a kind that the model does not have."""
     shapes: Any = jax.eval_shape(lambda held: model.apply(held, *texts, method="attention"), variables)
+    if not shapes:
+        raise UserError(f"kind={kind!r}: this model has no attention.")
     if kind not in shapes:
-        raise UserError(f"kind={kind!r}: this model attends by {', '.join(sorted(shapes)) or 'nothing'}.")
+        raise UserError(f"kind={kind!r}: choose one of {', '.join(sorted(shapes))}.")
     return shapes[kind].weights.shape[1:3]

@@ -26,7 +26,7 @@ def rotated_value(monkeypatch):
 
     def wrong(self, memory, positions=None):
         key, value = project(self, memory, positions)
-        return KeyValue(key, self._placed(value, positions))
+        return KeyValue(key, self._rotated(value, positions))
 
     monkeypatch.setattr(MultiHeadAttention, "project", wrong)
     return PLAIN._replace(encoding="rotary")

@@ -89,9 +89,9 @@ def test_a_task_is_the_same_by_name_and_by_place_and_in_one_shape(task):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("copi", {"shortest": 5}, 5), "task='copi': choose one of copy, reverse"),
-        (("last_occurrence", {"shortest": 1}, 5), "shortest=1: task='last_occurrence' needs 2 or more"),
-        (("addition", {"shortest": 9}, 8), "symbols=8: task='addition' needs 10 or more"),
+        (("copi", 5, 5), "task='copi': choose one of copy, reverse"),
+        (("last_occurrence", 1, 5), "shortest=1: task='last_occurrence' needs 2 or more"),
+        (("addition", 9, 8), "symbols=8: task='addition' needs 10 or more"),
     ],
 )
 def test_what_has_no_meaning_is_refused(arguments, message):

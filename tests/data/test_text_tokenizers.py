@@ -7,8 +7,8 @@ import pytest
 
 from attention_jax.data.text_sources import Chunk
 from attention_jax.data.text_tokenizers import (
-    TEXT_TOKENIZERS,
     LONGEST_ENCODED,
+    TEXT_TOKENIZERS,
     ByteTokenizer,
     CharacterTokenizer,
     digest,

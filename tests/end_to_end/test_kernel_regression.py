@@ -125,7 +125,7 @@ def test_other_widths_run_on_request_and_unknown_ones_are_refused(launcher, tmp_
     assert set(json.loads((tmp_path / "w" / "result.json").read_text())["estimators"]) == {"boxcar_0.5", "constant_1"}
     refused = launcher.run(tmp_path / "v", config=kernel, draws=5, estimators="('tricube_1',)")
     assert refused.returncode == 1
-    assert "error: config.estimators: no estimator 'tricube_1'" in refused.err
+    assert "error: config.estimators='tricube_1': choose one of" in refused.err
 
 
 def test_classification_in_the_plane_gives_probabilities():

@@ -164,11 +164,11 @@ def test_windows_side_by_side_cover_the_same_tokens_at_every_length(tmp_path):
 def test_what_was_trained_with_one_encoding_is_measured_with_another():
     config = tiny(model__positions="rotary", evaluate__positions="rotary:scaling=interpolation,factor=2")
     session = Session(config, None, OPENERS)
-    model, measured, variables = session.model, session.measured, session.init(jax.random.key(0))
+    model, evaluated, variables = session.model, session.evaluated_model, session.init(jax.random.key(0))
     tokens, positions = jnp.arange(3, 13)[None], jnp.arange(10)[None]
     trained = model.apply(variables, tokens, positions)
-    np.testing.assert_allclose(measured.apply(variables, tokens, 2 * positions), trained, rtol=1e-4, atol=1e-5)
-    assert not np.allclose(measured.apply(variables, tokens, positions), trained, atol=1e-3)
+    np.testing.assert_allclose(evaluated.apply(variables, tokens, 2 * positions), trained, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(evaluated.apply(variables, tokens, positions), trained, atol=1e-3)
 
 
 def test_a_biass_portrait_falls_with_the_distance_as_it_does():
@@ -183,14 +183,24 @@ def test_a_biass_portrait_falls_with_the_distance_as_it_does():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"model__positions": "learned", "model__max_length": 10}, "max_length: encoding='learned' places up to 10"),
-        ({"evaluate__positions": "learned"}, "'learned' has other parameters than 'none', which is trained"),
-        ({"evaluate__positions": "randomized_sinusoidal:longest=20"}, "places up to 20 words, not 25"),
-        ({"evaluate__positions": "spiral"}, "config.evaluate.positions: encoding='spiral': choose one of"),
-        ({"model__positions": "spiral"}, "config.model: encoding='spiral': choose one of"),
+        (
+            {"model__positions": "learned", "model__max_length": 10},
+            "config.model.positions='learned': has positions for 10 tokens.*config.model.max_length.*data.factors",
+        ),
+        ({"evaluate__positions": "learned"}, "config.evaluate.positions='learned': has other parameters than"),
+        (
+            {"evaluate__positions": "randomized_sinusoidal:longest=20"},
+            "config.evaluate.positions='randomized_sinusoidal:longest=20': has positions for 20 tokens, not for 25",
+        ),
+        ({"evaluate__positions": "spiral"}, "config.evaluate.positions='spiral': choose one of"),
+        ({"model__positions": "spiral"}, "config.model.positions='spiral': choose one of"),
+        ({"model__heads": 5}, "config.model.heads=5: must divide width="),
         ({"model__positions": "sinusoidal", "model__width": 9, "model__heads": 3, "model__kv_heads": 3}, "even width"),
-        ({"data__task": "last_occurrence", "data__shortest": 1}, "config.data: task='last_occurrence': 1 inputs"),
-        ({"data__shortest": 7}, "config.data.shortest=7 is more than config.data.length=6"),
+        (
+            {"data__task": "last_occurrence", "data__shortest": 1},
+            "config.data.shortest=1: task='last_occurrence' needs",
+        ),
+        ({"data__shortest": 7}, "config.data.shortest=7: is more than config.data.length=6"),
         ({"data__source": "video"}, "config.data.source='video': choose one of algorithmic, text"),
         ({"data__factors": (0.0,)}, "config.data.factors"),
         ({"data__factors": (0.5,)}, "one that is 1 or more"),
@@ -205,7 +215,7 @@ def test_what_does_not_fit_is_refused_by_name(overrides, message):
 def test_a_text_shorter_than_a_context_is_refused_by_name(tmp_path):
     path = tmp_path / "short.txt"
     path.write_text("too short " * 10)
-    with pytest.raises(UserError, match=r"short.txt'?: its held_out part has 10 tokens, and 34 are needed"):
+    with pytest.raises(UserError, match=r"short.txt'?: its held_out part has 10 tokens, and windows of .* need 34"):
         launch("train", tiny("text", data__path=str(path)), tmp_path / "w")
     with pytest.raises(UserError, match=r"no_such.txt"):
         launch("train", tiny("text", data__path=str(tmp_path / "no_such.txt")), tmp_path / "v")

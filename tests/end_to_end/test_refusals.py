@@ -56,7 +56,7 @@ VALUES = {
     "elsewhere": ({"batch_size": 3}, ["--config.batch_size: the config has no", "mean 'data.batch_tokens'?"]),
     "wrong_type": ({"train__steps": "many"}, ["--config.train.steps=many", "int"]),
     "model": ({"model__name": "rnn"}, ["config.model.name='rnn'", "recurrent, transformer"]),
-    "kwargs": ({"model__kwargs__output": "wide"}, ["config.model.kwargs: output='wide'", "state, deep"]),
+    "kwargs": ({"model__kwargs__output": "wide"}, ["config.model.kwargs.output='wide'", "state, deep"]),
     "schedule": ({"optimizer__schedule": "step"}, ["config.optimizer.schedule='step'", "cosine"]),
     "optimizer": ({"optimizer__name": "rmsprop"}, ["config.optimizer.name='rmsprop'", "adam, adamw, sgd, lion"]),
     "of_another": ({"optimizer__momentum": 0.9}, ["config.optimizer.momentum=0.9: adam has none", "b1, b2, eps"]),
@@ -79,7 +79,7 @@ VALUES = {
     "dropout": ({"optimizer__dropout": 1.5}, ["config.optimizer.dropout=1.5", "less than 1"]),
     "clip": ({"optimizer__clip_norm": 0.0}, ["config.optimizer.clip_norm=0", "nothing would be learnt"]),
     "negative": ({"data__validation": -2}, ["config.data.validation=-2", "0 or more"]),
-    "hidden": ({"model__kwargs__hidden": 0}, ["config.model.kwargs: hidden=0"]),
+    "hidden": ({"model__kwargs__hidden": 0}, ["config.model.kwargs.hidden=0: needs 1 or more"]),
     "no_validation": (
         {"data__validation": 0},
         ["config.train.best_by='validation.bleu'", "choose one of train.nll, train.loss"],
@@ -104,23 +104,35 @@ VALUES = {
             "model__kwargs__norm": "batch",
             "evaluate__combine": "average",
         },
-        ["config.evaluate.combine='average'", "batch norm", "choose ensemble"],
+        ["config.evaluate.combine='average'", "batch norm", "Choose ensemble"],
     ),
-    "beams": ({"evaluate__beams": 0}, ["config.evaluate: beams=0", "1 or more"]),
-    "n_best": ({"evaluate__beams": 2, "evaluate__n_best": 3}, ["n_best=3", "at most beams"]),
-    "drawn": ({"evaluate__temperature": 1.0, "evaluate__beams": 2}, ["config.evaluate: temperature", "choose one"]),
-    "top_p": ({"evaluate__top_p": 0.0}, ["config.evaluate: ", "top_p=0.0"]),
-    "not_drawn": ({"evaluate__top_k": 5}, ["config.evaluate: top_k=5", "set temperature"]),
+    "beams": ({"evaluate__beams": 0}, ["config.evaluate.beams=0: needs 1 or more"]),
+    "n_best": (
+        {"evaluate__beams": 2, "evaluate__n_best": 3},
+        ["config.evaluate.n_best=3: needs 1 to config.evaluate.beams=2"],
+    ),
+    "drawn": (
+        {"evaluate__temperature": 1.0, "evaluate__beams": 2},
+        ["config.evaluate.temperature=1.0: draws words", "Set temperature=0 or beams=1"],
+    ),
+    "top_p": ({"evaluate__top_p": 0.0}, ["config.evaluate.top_p=0.0: needs more than 0"]),
+    "not_drawn": (
+        {"evaluate__top_k": 5},
+        ["config.evaluate.top_k=5: is for drawing words", "Set config.evaluate.temperature"],
+    ),
     "heads": (
         {"config": "configs/nmt.py:transformer_book,embedded", "model__kwargs__heads": 5},
-        ["config.model.kwargs: heads=5 must divide width=32"],
+        ["config.model.kwargs.heads=5: must divide width=32"],
     ),
     "tfds": (
         {"data__source": "tfds:wmt14_translat/de-en", "data__path": ""},
         ["tfds:wmt14_translat/de-en: no such data set", "nearest are wmt14_translate"],
     ),
     "last": ({"evaluate__last": 3}, ["config.evaluate.last=3", "needs 1 to 2"]),
-    "layer": ({"evaluate__alignment_layer": 1}, ["config.evaluate.alignment_layer=1", "the decoder has 1"]),
+    "layer": (
+        {"evaluate__alignment_layer": 1},
+        ["config.evaluate.alignment_layer=1: needs -1 to 0", "decoder has 1"],
+    ),
     "nan": ({"optimizer__learning_rate": 1e30}, ["seed 0", "not finite at step 2", "learning_rate"]),
 }
 

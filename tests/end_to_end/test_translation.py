@@ -266,7 +266,10 @@ def test_a_sentence_is_translated_wherever_the_model_has_room_and_refused_by_its
     flags = ("--mode=translate", f"--input={tmp_path / 'in.txt'}")
     process = launcher.run(tmp_path / "w", *flags, config="")
     assert process.returncode == 1
-    assert process.err.splitlines()[-1] == "error: line 3: 15 tokens with <eos>, and this model has room for 14."
+    assert (
+        process.err.splitlines()[-1]
+        == "error: line 3: 15 tokens with <eos>, and this model has room for 14. Shorten it."
+    )
     (tmp_path / "in.txt").write_text("a cat .\n" + "cat " * 13 + "\n")
     process = launcher.run(tmp_path / "w", *flags, config="")
     assert process.returncode == 0, process.err

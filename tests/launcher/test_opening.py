@@ -122,9 +122,9 @@ def test_what_cannot_be_opened_is_refused_in_a_line(opened, tmp_path):
             attention_jax.load(opened.folder, **problem)
     with pytest.raises(UserError, match="no run here"):
         attention_jax.load(tmp_path)
-    with pytest.raises(UserError, match="this corpus has train, validation, test"):
+    with pytest.raises(UserError, match="choose one of train, validation, test"):
         opened.scores("dev")
-    with pytest.raises(UserError, match="this model attends by cross, decoder, encoder"):
+    with pytest.raises(UserError, match="choose one of cross, decoder, encoder"):
         opened.without_each_head("self")
 
 

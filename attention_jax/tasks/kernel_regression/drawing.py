@@ -1,4 +1,4 @@
-"""Kernel regression's figures, all of a config's first draw."""
+"""The figures of kernel regression, all of the config's first draw."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ LEARNED = {"own pair left out": True, "own pair kept (leaks)": False}
 
 
 def draw(config: ConfigDict, folder: Path) -> list[Figure]:
-    """Fits, weights, kernel shapes, and the learned width on its loss."""
+    """Figures of the fits, the weights, the kernels, and the learned width on the curve of its loss."""
     problem = problem_of(config)
     sample = jax.jit(problem.draw)(keys_of(config)[0])
     estimates, weights, titles = _panels(problem, sample)

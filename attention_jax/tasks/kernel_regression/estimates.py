@@ -1,4 +1,4 @@
-"""What `config` draws and estimates, and each estimator's error on every draw."""
+"""The problem and the estimators that a config names, and each estimator's error on every draw."""
 
 import math
 
@@ -12,10 +12,11 @@ from attention_jax.data.regression import PROBLEMS, Problem
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import metric_interval
 from attention_jax.models.kernel_regression import Estimator, estimator
+from attention_jax.tasks.sections import of_section
 
 
 def problem_of(config: ConfigDict, noise: Array | float | None = None) -> Problem:
-    """The data set that `config.data` names, with another noise where it is given."""
+    """The data set that `config.data` names, with another `noise` if it is given."""
     kwargs = config.data.to_dict()
     name = kwargs.pop("name")
     if name not in PROBLEMS:
@@ -27,7 +28,7 @@ def problem_of(config: ConfigDict, noise: Array | float | None = None) -> Proble
 
 
 def estimators_of(config: ConfigDict, width: Array | float | None = None) -> dict[str, Estimator]:
-    """The estimators that `config.estimators` names; "kernel" is `config.kernel`, of another width where given."""
+    """The estimators that `config.estimators` names; "kernel" is `config.kernel`, with another `width` if given."""
     for key, value, least in (("draws", config.draws, 1), ("learned.steps", config.learned.steps, 1)):
         if value < least:
             raise UserError(f"config.{key}={value}: needs {least} or more.")
@@ -36,19 +37,17 @@ def estimators_of(config: ConfigDict, width: Array | float | None = None) -> dic
     if config.kernel.width <= 0:
         raise UserError(f"config.kernel.width={config.kernel.width}: needs more than 0.")
     kernel = (config.kernel.name, config.kernel.width if width is None else width)
-    try:
+    with of_section("config"):
         return {name: estimator(name, kernel=kernel, **config.learned) for name in config.estimators}
-    except ValueError as error:
-        raise UserError(f"config.estimators: {error}") from None
 
 
 def keys_of(config: ConfigDict) -> Key[Array, " draws"]:
-    """A key for each draw of every seed, along the first axis."""
+    """A random key for each draw of every seed, along the first axis."""
     return jnp.concatenate([jax.random.split(jax.random.key(seed), config.draws) for seed in config.seeds])
 
 
 def arguments_of(config: ConfigDict) -> tuple[Array, Array, Array]:
-    """A config's dynamic values."""
+    """A config's dynamic values: the keys of draws, the noise, the kernel's width."""
     return keys_of(config), jnp.float32(config.data.noise), jnp.float32(config.kernel.width)
 
 

@@ -1,1 +1,1 @@
-"""Language models: what they are trained on, their loss, and what is measured of them."""
+"""Language models: their data, their loss, and how they are measured."""

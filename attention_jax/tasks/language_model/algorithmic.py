@@ -1,4 +1,4 @@
-"""Algorithmic tasks as a language model's source: drawn inside the step, measured at every length."""
+"""Algorithmic tasks as a language model's source: drawn inside the training step, measured at every length."""
 
 import functools
 from pathlib import Path
@@ -13,26 +13,31 @@ from attention_jax.data.algorithmic import FIRST, PAD, TASKS, Example, example, 
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.tasks.language_model.model import Texts, logits_of
-from attention_jax.tasks.language_model.source import Source, lengths_of, lengths_told, require_positive
+from attention_jax.tasks.language_model.source import Source, length_keys, lengths_of, require_positive
+from attention_jax.tasks.sections import of_section
 from attention_jax.training.state import Variables
 
-HELD_OUT = 1_000_000  # folded into the key of what is measured, which no training step folds in
+HELD_OUT = 1_000_000  # folded into the key of texts that are measured; no training step folds in so much
 
 
 def open_algorithmic(config: ConfigDict, folder: Path | None) -> Source:
-    """The tasks, at lengths of up to `data.length` in training and `data.factors` times that when measured."""
+    """The task, with inputs of up to `data.length` tokens in training, and `data.factors` times that when measured."""
     del folder
     data = config.data
     require_positive(data, "length", "batch", "examples")
     lengths = lengths_of(data)
     with of_section("config.data"):
-        shortest = {"shortest": data.shortest, "the least length of factors": lengths[0]}
-        require_task(data.task, shortest, data.symbols)
+        require_task(data.task, data.shortest, data.symbols)
+    if lengths[0] < TASKS[data.task].shortest:
+        raise UserError(
+            f"config.data.factors={data.factors}: gives inputs of {lengths[0]} tokens, and task={data.task!r} needs "
+            f"{TASKS[data.task].shortest} or more."
+        )
     if data.shortest > data.length:
-        raise UserError(f"config.data.shortest={data.shortest} is more than config.data.length={data.length}.")
+        raise UserError(f"config.data.shortest={data.shortest}: is more than config.data.length={data.length}.")
     steps = jnp.arange(config.train.steps)[:, None]
 
-    def call(seed, step, stop):
+    def batches(seed, step, stop):
         del seed
         rows = np.arange(step, min(stop, step + config.train.steps_per_call))[:, None]
         return {"step": steps}, rows
@@ -41,19 +46,19 @@ def open_algorithmic(config: ConfigDict, folder: Path | None) -> Source:
         vocabulary=FIRST + data.symbols,
         trained=data.length,
         lengths=lengths,
-        places=size(lengths[-1]) - 1,
-        told=lengths_told(data),
-        call=call,
+        longest=size(lengths[-1]) - 1,
+        length_keys=length_keys(data),
+        batches=batches,
         texts=functools.partial(_texts, data),
         measure=functools.partial(_measure, lengths),
         example=lambda config, length: _held_out(config.data, length, 1).tokens,
         steps_per_epoch=config.train.steps,
-        traced=lambda config: {"task": _place(config.data.task)},
+        traced=lambda config: {"task": _index(config.data.task)},
     )
 
 
 def _texts(data: ConfigDict, row, hyper) -> Texts:
-    """The batch of a step: texts of lengths drawn alike from `data.shortest` to `data.length`."""
+    """The batch of a step: texts whose lengths are drawn uniformly from `data.shortest` to `data.length`."""
     key = jax.random.fold_in(jax.random.fold_in(hyper["key"], 1), row["step"][0, 0])
     key_lengths, key_texts = jax.random.split(key)
     lengths = jax.random.randint(key_lengths, (data.batch,), data.shortest, data.length + 1)
@@ -62,9 +67,9 @@ def _texts(data: ConfigDict, row, hyper) -> Texts:
 
 
 def _held_out(data: ConfigDict, length: int, count: int) -> Texts:
-    """What is measured at a length; one program draws it for every task and length."""
+    """The texts that are measured at a length; one program draws them for every task and length."""
     longest = lengths_of(data)[-1]
-    texts = _drawn(data.seed, _place(data.task), length, longest, count, data.symbols)
+    texts = _drawn(data.seed, _index(data.task), length, longest, count, data.symbols)
     return jax.tree.map(lambda side: side[:, : size(length) - 1], texts)
 
 
@@ -78,14 +83,14 @@ def _as_texts(drawn: Example) -> Texts:
     return Texts.of_whole(drawn.tokens, drawn.is_output, drawn.tokens != PAD)
 
 
-def _place(task: str) -> Int[Array, ""]:
+def _index(task: str) -> Int[Array, ""]:
     return jnp.int32(list(TASKS).index(task))
 
 
 def _measure(lengths: tuple[int, ...], model: LanguageModel):
-    """The share of output tokens that are right, and of texts whose whole output is, at every length.
+    """At every length, the share of output tokens that are right, and of texts whose whole output is right.
 
-    Both are teacher forced: a whole output is right exactly where greedy decoding writes it.
+    Both are teacher forced: a whole output is right exactly if greedy decoding writes it.
     """
 
     @jax.jit
@@ -96,10 +101,10 @@ def _measure(lengths: tuple[int, ...], model: LanguageModel):
 
     def measure(variables: Variables, config: ConfigDict):
         texts = {length: _held_out(config.data, length, config.data.examples) for length in lengths}
-        found = {str(length): jax.device_get(shares(variables, texts[length])) for length in lengths}
+        by_length = {str(length): jax.device_get(shares(variables, texts[length])) for length in lengths}
         return {
-            name: {length: float(pair[place]) for length, pair in found.items()}
-            for place, name in enumerate(("token_accuracy", "exact_match"))
+            name: {length: float(pair[index]) for length, pair in by_length.items()}
+            for index, name in enumerate(("token_accuracy", "exact_match"))
         }
 
     return measure

@@ -1,4 +1,4 @@
-"""What all cells of a sweep over position encodings say together: curves, ranks, orders, and portraits of encodings."""
+"""Conclusions from all cells of a sweep over position encodings: curves, ranks, orders, and portraits of encodings."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ BEYOND = "from the trained length on"
 
 
 def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, palette: Mapping[str, str]) -> Conclusion:
-    """Curves, mean reciprocal ranks and orders over seeds."""
+    """Curves, mean reciprocal ranks and orders of settings, over seeds."""
     done = [cell for cell in cells if cell.result["status"] != "diverged"]
     lead, *others = done[0].result["curves"]
     every = [(cell.setting, cell.task, cell.result) for cell in cells]
@@ -52,7 +52,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     beyond = gather(every, lambda member: OfSeed(member["curves"], _beyond(min(trained), member["curves"][lead])))
     published = _published(config, beyond)
     tables = [_rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores)))]
-    if f"area.{lead}" not in (config.sweep.metric or f"area.{lead}"):  # else the sweep's own table has it
+    if f"area.{lead}" not in (config.sweep.metric or f"area.{lead}"):  # otherwise the sweep's own table has it
         title, height = f"{lead} {BEYOND}, by task", f"area of {lead}"
         tables.append(order_table(result["orders"], tasks_of(scores), title, "encoding", height, baseline))
     result["orders"]["published"] = published
@@ -64,26 +64,26 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
 
 
 def name_of(config: ConfigDict) -> str:
-    """The encoding, or what stands in attention's place."""
+    """The setting's name: its encoding, or its mixer if that is not attention."""
     return config.model.positions if config.model.mixer == ATTENTION else config.model.mixer
 
 
 def _beyond(trained: int, curve: Mapping[str, float]) -> float:
-    """The mean height of a curve past the trained length."""
+    """The mean height of a curve beyond the trained length."""
     lengths = [length for length in curve if int(length) > trained] or list(curve)
     return area([int(length) for length in lengths], [curve[length] for length in lengths])
 
 
 def _published(config: ConfigDict, scores: Scores) -> dict[str, Any]:
-    """Ranks among the encodings whose ranks were published, beyond the trained length, and how the orders agree.
+    """Ranks beyond the trained length among the encodings with published ranks, and Kendall's τ of the two orders.
 
-    That is Kendall's τ, over seeds. Theirs rank whole outputs that are right, which models this small hardly write.
+    τ is over seeds. The published ranks are by whole outputs that are right, which models this small hardly write.
     """
     common = [name for name in PUBLISHED if name in scores]
     if config.data.source != "algorithmic" or len(common) < 3:
         return {}
-    measured = [one for one in measured_of(scores) if one.setting in common]
-    if not (ours := ranks(measures_of(scores)[0], measured)):
+    settings = [measured for measured in measured_of(scores) if measured.setting in common]
+    if not (ours := ranks(measures_of(scores)[0], settings)):
         return {}
     theirs = [PUBLISHED[name] for name in common]
     taus = [kendall(of_seed, theirs) for of_seed in zip(*ours.values(), strict=True)]
@@ -105,7 +105,7 @@ def _curve_figure(curves: Mapping, measure: str, trained: set[int], folder: Path
 
 
 def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mapping[str, str]) -> list[Figure]:
-    """What the encoding of each setting's first cell looks like once trained, and where it makes attention look."""
+    """Portraits of the trained encoding of each setting's first cell, and maps of its attention."""
     kept = {name: _load(cell.path / "encoding.npz") for name, cell in firsts.items()}
     matrices = _beside_binary({name: found["matrix"].T for name, found in kept.items() if "matrix" in found})
     heads = [
@@ -120,7 +120,7 @@ def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mappin
             images(
                 matrices,
                 folder / "encodings.png",
-                "What is added to the embeddings at each position, once trained.",
+                "The vector that is added to the embedding at each position, after training.",
                 columns=min(4, len(matrices)),
                 xlabel="position",
                 ylabel="feature",
@@ -132,7 +132,7 @@ def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mappin
             images(
                 heads,
                 folder / "biases.png",
-                "The bias that each head's scores get, once trained; Shaw's for a query and keys of ones.",
+                "The bias that is added to each head's scores, after training; Shaw's is for a query and keys of ones.",
                 columns=4,
                 xlabel="key",
                 ylabel="query",
@@ -140,7 +140,7 @@ def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mappin
             )
         )
     if alike:
-        caption = "How alike positions make two tokens, by their distance, its largest value one."
+        caption = "How similar positions make two tokens, by their distance; the largest value is one."
         drawn.append(distance_curves(alike, folder / "similarity.png", caption, "similarity", palette))
     attention = {name: _load(cell.path / "attention.npz") for name, cell in firsts.items()}
     attending = {name: found for name, found in attention.items() if found}
@@ -148,7 +148,7 @@ def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mappin
 
 
 def _beside_binary(matrices: Mapping[str, np.ndarray]) -> list[tuple[str, np.ndarray]]:
-    """The matrices, and beside sinusoids the binary digits whose smooth kin they are."""
+    """The matrices; before sinusoids, the binary digits, of which they are the smooth counterpart."""
     shown = dict(matrices)
     if (sines := matrices.get("sinusoidal")) is not None:
         shown.setdefault("binary", np.asarray(binary(jnp.arange(sines.shape[1]), sines.shape[0])).T)
@@ -175,10 +175,10 @@ def _rank_table(
             f" “Among these”: ranks of {lead} beyond the trained length among the encodings that have a published one, "
             "which is of whole outputs that are right."
         )
-    best = {(place, 1) for place, (_, found) in enumerate(ranked) if found["mean"] == ranked[0][1]["mean"]}
+    best = {(row, 1) for row, (_, found) in enumerate(ranked) if found["mean"] == ranked[0][1]["mean"]}
     return Table(f"Mean reciprocal rank over the tasks, {BEYOND}", columns, rows, note, best=best)
 
 
 def _among(found: Mapping[str, float] | None) -> tuple:
-    """The rank among the encodings that have a published one, and that."""
+    """The rank among encodings with a published rank, and the published one."""
     return (Estimate(found["mean"], found["low"], found["high"]), found["published"]) if found else (None, None)

@@ -1,4 +1,4 @@
-"""Writing text: a prompt is read in one pass, then token by token into a cache that grows with what it holds."""
+"""Generation: a prompt is read in one pass, then tokens are written one by one, with a cache that grows."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -10,78 +10,79 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from attention_jax.data.tokenizers import BOS, EOS, PAD, UNK
+from attention_jax.decoding import sampling
 from attention_jax.decoding.greedy import Choose, Writing, likeliest, write
-from attention_jax.decoding.sampling import drawing
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.ops.cache import grown
-from attention_jax.ops.positions import require_room
 from attention_jax.tasks.language_model.model import draw_positions
 from attention_jax.training.state import Variables
 
-BLOCK = 16  # tokens that are written in one call
-LEAST_ROOM = 64  # of a cache; it doubles
+BLOCK = 16  # how many tokens are written in one call
+LEAST_ROOM = 64  # tokens that the first cache has room for; the room doubles
 
 
 class Drawing(NamedTuple):
-    """How the next token is chosen: of the likeliest, at a temperature; the likeliest itself at temperature 0."""
+    """How the next token is drawn, as in `decoding.sampling.sample`; at temperature 0 it is the likeliest."""
 
     temperature: float
-    top_k: int  # 0: of all
+    top_k: int  # 0: all
     top_p: float
 
 
-class Order(NamedTuple):
-    """What is to be written: how many tokens after a prompt, whether a text may end before, and how much is read."""
+class Request(NamedTuple):
+    """What is to be written after a prompt: at most `tokens` tokens, fewer if `has_ends` and the text ends."""
 
     tokens: int
     has_ends: bool
-    context: int  # tokens that are read at most; 0: all
+    context: int  # the most tokens that are read; 0: all
     drawing: Drawing
 
 
 class Generator:
-    """A model's programs for writing; one is compiled for each room of the cache and length of what is read at once."""
+    """A model's programs for generation, one for each room of the cache and each length that is read at once."""
 
     def __init__(self, model: LanguageModel):
         self._model = model
         self._read: Any = jax.jit(self._read_prompt)
-        self._write: Any = jax.jit(self._write_block, static_argnames=("how", "has_ends"), donate_argnums=1)
+        self._write: Any = jax.jit(self._write_block, static_argnames=("drawing", "has_ends"), donate_argnums=1)
 
     def compiled(self) -> int:
-        """How many programs there are by now."""
+        """How many programs have been compiled."""
         return self._read._cache_size() + self._write._cache_size()
 
     def blocks(
-        self, variables: Variables, prompt: Sequence[int], keys: Key[Array, " batch"], order: Order
+        self, variables: Variables, prompt: Sequence[int], keys: Key[Array, " batch"], request: Request
     ) -> Iterator[Int[np.ndarray, "batch n"]]:
-        """What follows a prompt, a text a key, some tokens at a time; after a text's end there is padding.
+        """The tokens after a prompt, a text for each key, in blocks; after a text's end there is padding.
 
-        Where `order.context` tokens have been read, the later half of them is read again and the rest forgotten. Raises
-        UserError where the model has no room, or does not read token by token.
+        When `request.context` tokens have been read, only their later half is read again, and the rest is forgotten.
+        Raises UserError if the model has no room for the text, or cannot read token by token.
         """
-        positions = self._positions(len(prompt), order)
+        positions = self._positions(len(prompt), request)
         written = np.tile(np.array(prompt, np.int32), (len(keys), 1))
-        writing, left = self._start(variables, written, positions, 0, order), order.tokens
+        writing, left = self._start(variables, written, positions, 0, request), request.tokens
         while left and not np.all(writing.is_done):
             read = int(writing.cache.cursor[0])
-            if order.context and read >= order.context:
-                kept = written[:, -max(order.context // 2, 1) :]
-                restarted = self._start(variables, kept, positions, order.tokens - left, order)
+            if request.context and read >= request.context:
+                kept = written[:, -max(request.context // 2, 1) :]
+                restarted = self._start(variables, kept, positions, request.tokens - left, request)
                 writing, read = restarted._replace(is_done=writing.is_done), kept.shape[1] - 1
-            count = min(BLOCK, left, order.context - read if order.context else left)
+            count = min(BLOCK, left, request.context - read if request.context else left)
             room = _room(read + count, len(positions))
             if room > writing.cache.memory.shape[-1]:
                 writing = writing._replace(cache=grown(writing.cache, self._memory(positions, room, len(keys))))
-            found, writing = self._write(variables, writing, keys, count, how=order.drawing, has_ends=order.has_ends)
-            block = np.asarray(found)[:, :count]
+            outputs, writing = self._write(
+                variables, writing, keys, count, drawing=request.drawing, has_ends=request.has_ends
+            )
+            block = np.asarray(outputs)[:, :count]
             yield block
-            written, left = np.concatenate([written, block], axis=1)[:, -max(order.context, 1) :], left - count
+            written, left = np.concatenate([written, block], axis=1)[:, -max(request.context, 1) :], left - count
 
-    def _start(self, variables, tokens: np.ndarray, positions: np.ndarray, chosen: int, order: Order) -> Writing:
-        """The texts once all but the last of their tokens are read."""
-        if order.context and tokens.shape[1] > order.context:
-            tokens = tokens[:, -order.context :]
+    def _start(self, variables, tokens: np.ndarray, positions: np.ndarray, chosen: int, request: Request) -> Writing:
+        """The texts after all but the last of their tokens have been read."""
+        if request.context and tokens.shape[1] > request.context:
+            tokens = tokens[:, -request.context :]
         read, last = tokens[:, :-1], jnp.asarray(tokens[:, -1])
         width = min(_room(max(read.shape[1], 1), len(positions)), len(positions))
         memory = self._memory(positions, _room(width, len(positions)), len(tokens))
@@ -89,20 +90,19 @@ class Generator:
         cache = self._read(variables, padded, np.full(len(tokens), read.shape[1], np.int32), memory)
         return Writing(last, cache, jnp.zeros(len(tokens), bool), jnp.int32(chosen))
 
-    def _positions(self, prompt: int, order: Order) -> np.ndarray:
-        """Where the tokens that are read at once will stand."""
-        model, total = self._model, prompt + order.tokens
-        places = min(total, order.context) if order.context else total
-        encoding = model.new_encoding()
+    def _positions(self, prompt: int, request: Request) -> np.ndarray:
+        """The positions of the tokens that are read at once."""
+        model, total = self._model, prompt + request.tokens
+        longest = min(total, request.context) if request.context else total
         try:
-            require_room(model.positions, encoding.record, encoding.sizes, places)
+            model.require_room(longest)
         except ValueError as error:
             raise UserError(
-                f"config.generate: context={order.context or 'all'} of a prompt of {prompt} tokens and "
-                f"tokens={order.tokens}: {error} Set --config.generate.context to what it places, or ask for fewer."
+                f"config.generate.context={request.context}: the model's {error} Set it to as many, or lower "
+                f"config.generate.tokens={request.tokens}."
             ) from None
-        drawn = draw_positions(model, jax.random.key(0), 1, places)
-        return np.arange(places, dtype=np.int32) if drawn is None else np.asarray(drawn[0])
+        drawn = draw_positions(model, jax.random.key(0), 1, longest)
+        return np.arange(longest, dtype=np.int32) if drawn is None else np.asarray(drawn[0])
 
     def _memory(self, positions: np.ndarray, room: int, batch: int) -> Int[Array, "batch room"]:
         return jnp.asarray(np.tile(positions[:room], (batch, 1)))
@@ -115,17 +115,17 @@ class Generator:
         read: Any = self._model.apply(variables, tokens, jnp.maximum(counts, 1), cache, method="extend")[1]
         return read._replace(cursor=counts)
 
-    def _write_block(self, variables, writing: Writing, keys, count, how: Drawing, has_ends: bool):
+    def _write_block(self, variables, writing: Writing, keys, count, drawing: Drawing, has_ends: bool):
         step = functools.partial(self._model.apply, variables, method="step")
         never = (PAD, BOS, UNK) if has_ends else (PAD, BOS, UNK, EOS)
-        choose = _choose(keys, how)
+        choose = _choose(keys, drawing)
         return write(step, writing, BLOCK, choose, eos=EOS, pad=PAD, never=never, at_most=count)
 
 
-def _choose(keys: Key[Array, " batch"], how: Drawing) -> Choose:
-    return drawing(keys, *how) if how.temperature else likeliest
+def _choose(keys: Key[Array, " batch"], drawing: Drawing) -> Choose:
+    return sampling.drawing(keys, *drawing) if drawing.temperature else likeliest
 
 
 def _room(needed: int, most: int) -> int:
-    """A power of two that holds what is needed, so that few programs are compiled; never more than there will be."""
+    """The least power of two that holds what is needed, at most `most`: few programs are compiled."""
     return min(max(LEAST_ROOM, 1 << (needed - 1).bit_length()), most)

@@ -1,4 +1,4 @@
-"""What is measured of a text: nats a token, perplexity a token and a word, bits a byte."""
+"""The metrics of a text: nats a token, perplexity a token and a word, bits a byte."""
 
 import functools
 import math
@@ -11,20 +11,20 @@ import numpy as np
 from attention_jax.data.text import Counts
 from attention_jax.data.windows import Rows
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.tasks.language_model.model import Texts, measured_loss
+from attention_jax.tasks.language_model.model import Texts, evaluation_loss
 from attention_jax.training.state import Variables
 
-Total = Callable[[Variables, Iterable[Rows]], tuple[float, int]]  # nats of all that counts, and how many tokens
+Total = Callable[[Variables, Iterable[Rows]], tuple[float, int]]  # nats of the targets that count, and their number
 
 
 def total_of(model: LanguageModel) -> Total:
-    """Sums over batches of rows, by one program for each of their shapes; what is counted adds up in float64."""
-    program = jax.jit(functools.partial(measured_loss, model))
+    """A function that sums the loss over batches of rows, in float64; each shape of rows has one compiled program."""
+    program = jax.jit(functools.partial(evaluation_loss, model))
 
     def total(variables: Variables, batches: Iterable[Rows]) -> tuple[float, int]:
         nats, tokens = [], 0
         for rows in batches:
-            nats.append(float(program(variables, texts_of(rows)).total))  # waits: no batch is made before its turn
+            nats.append(float(program(variables, texts_of(rows)).total))  # waits, so that one batch is held at a time
             tokens += int(rows.is_counted.sum())
         return math.fsum(nats), tokens
 
@@ -40,13 +40,14 @@ def texts_of(rows: Rows) -> Texts:
 def figures_of(nats: float, tokens: int, counts: Counts) -> dict[str, float]:
     """Nats a token; perplexities exp(nats / tokens) and exp(nats / words); bits a byte, nats / ln 2 / bytes.
 
-    Where `tokens` are a part of the text that `counts` are of, it is taken to have as many words and bytes a token.
+    `counts` are of the whole text. If `tokens` are a part of it, this part is taken to have as many words and bytes for
+    each token as the whole.
     """
     loss = nats / tokens
-    found = {"loss": loss, "perplexity": _exp(loss)}
+    figures = {"loss": loss, "perplexity": _exp(loss)}
     if counts.words:
-        found["perplexity_per_word"] = _exp(loss * counts.tokens / counts.words)
-    return found | {"bits_per_byte": loss * counts.tokens / counts.bytes / math.log(2)}
+        figures["perplexity_per_word"] = _exp(loss * counts.tokens / counts.words)
+    return figures | {"bits_per_byte": loss * counts.tokens / counts.bytes / math.log(2)}
 
 
 def _exp(value: float) -> float:

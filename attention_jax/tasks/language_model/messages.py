@@ -1,4 +1,4 @@
-"""What a user is told of a text that was imported."""
+"""Lines on stderr about a text that was imported."""
 
 import sys
 
@@ -6,7 +6,7 @@ from attention_jax.data.text import Text
 
 
 def tell_text(text: Text) -> None:
-    """A line of counts, and one of what its tokenizer does not know."""
+    """Print the text's counts, and how many tokens its tokenizer does not know."""
     splits = text.meta["splits"]
     counts = ", ".join(f"{found['tokens']:,} {name}" for name, found in splits.items())
     print(f"tokens: {counts}; vocabulary: {text.vocabulary:,}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A trained language model's run, opened: what `attention_jax.load` gives of it."""
+"""A trained language model's run, opened: the object that `attention_jax.load` gives."""
 
 import dataclasses
 import functools
@@ -28,28 +28,29 @@ Tokens = Int[np.ndarray, "texts t"]
 
 @dataclasses.dataclass(frozen=True)
 class OpenedLanguageModel(Opened):
-    """A trained language model: `config`, `session`, `which`, `seed`, `folder`, `result`, `metrics()`, and below.
+    """A trained language model: `config`, `session`, `which`, `seed`, `folder`, `result`, `metrics()`, and those below.
 
-    Texts are rows of tokens. `edits` change heads, with layers first: `{"decoder": Edit(gate=ones[layers, heads])}`.
+    Texts are rows of tokens. `edits` change heads: `{"decoder": Edit(gate=ones[layers, heads])}`, with layers as the
+    first axis of every array.
     """
 
     session: Session
 
     @property
     def model(self) -> LanguageModel:
-        """The Linen module, as it is measured; `run.model.apply(run.variables, tokens)` calls it."""
-        return self.session.measured
+        """The Linen module, with the encoding of evaluation; `run.model.apply(run.variables, tokens)` calls it."""
+        return self.session.evaluated_model
 
     @functools.cached_property
     def variables(self) -> Variables:
-        """Parameters, and a batch norm's moments where it has any."""
-        return self.restored(self.session.init, self.session.source.tokens_are)
+        """Parameters, and the moments of batch norms if there are any."""
+        return self.restored(self.session.init, self.session.source.tokenizer_digest)
 
     @property
     def text(self) -> Text:
-        """The text it was trained on: `splits`, `vocabulary`, `tokenizer`. Raises UserError where that was none."""
+        """The text of training: `splits`, `vocabulary`, `tokenizer`. Raises UserError for a run without a text."""
         if self.session.source.text is None:
-            raise UserError(f"{self.folder}: trained on no text of its own; see `example` for rows of tokens.")
+            raise UserError(f"{self.folder}: was trained on no text with a tokenizer; `example` gives rows of tokens.")
         return self.session.source.text
 
     def tokens(self, text: str) -> Tokens:
@@ -57,14 +58,14 @@ class OpenedLanguageModel(Opened):
         return np.asarray(encode(self.text.tokenizer, text), np.int32)[None]
 
     def generate(self, prompt: str = "", **asked: Any) -> str:
-        """A prompt and what the model writes after it; `asked` are keys of `config.generate`, such as `tokens=100`."""
+        """A prompt and the text that follows it; `asked` are keys of `config.generate`, such as `tokens=100`."""
         config = ConfigDict(self.config.to_dict())
         config.generate.update(asked)
         _ = self.text
         return "".join(prompts.generate(self.session, config, self.variables, prompt))
 
     def example(self, length: int) -> Tokens:
-        """A text that training has not seen, of a length that is measured."""
+        """A text that is not in the training data, of one of the lengths that are measured."""
         return np.asarray(self.session.source.example(self.config, length))
 
     def scores(self, tokens: Tokens, edits: Edits = NO_EDITS) -> Float[np.ndarray, "texts t-1"]:
@@ -74,12 +75,12 @@ class OpenedLanguageModel(Opened):
     def attention(self, tokens: Tokens, edits: Edits = NO_EDITS) -> Heads:
         """What each head does: weights [texts, layers, heads, T, T], outputs [texts, layers, heads, T, F].
 
-        Raises ValueError where layers do not attend.
+        Raises ValueError for a mixer that does not attend.
         """
         return jax.device_get(self._attention(self.variables, jnp.asarray(tokens), dict(edits)))
 
     def without_each_head(self, tokens: Tokens) -> Removed:
-        """The loss of texts without each head, against the whole model's."""
+        """The loss of texts without each head, beside the whole model's."""
         layers, heads = size_of(self.model, self.variables, KIND, tokens[:1])
 
         def loss(variables, batch, edits):
@@ -105,12 +106,12 @@ class OpenedLanguageModel(Opened):
         model = self.model
 
         def attention(variables: Variables, tokens: Any, edits: Edits) -> Heads:
-            found: Any = model.apply(variables, tokens, _positions(model, tokens), edits=edits, method="attention")
-            return found[KIND]
+            by_kind: Any = model.apply(variables, tokens, _positions(model, tokens), edits=edits, method="attention")
+            return by_kind[KIND]
 
         return jax.jit(attention)
 
 
 def _positions(model: LanguageModel, tokens: Any) -> Any:
-    """Where encodings draw positions, texts of one shape always get the same."""
+    """The positions, if the encoding draws them; texts of one shape always get the same ones."""
     return draw_positions(model, jax.random.key(0), *tokens.shape)

@@ -1,4 +1,4 @@
-"""Prompts and what follows them, as text: what `config.generate` asks for, told as it comes."""
+"""Generation of text: prompts, and the texts that follow them, as `config.generate` says."""
 
 import functools
 import json
@@ -18,15 +18,15 @@ from attention_jax.data.tokenizers import EOS, PAD, UNK
 from attention_jax.errors import UserError
 from attention_jax.modules.mixers import ATTENTION
 from attention_jax.tasks.choosing import require_drawing
-from attention_jax.tasks.language_model.generating import Drawing, Generator, Order
+from attention_jax.tasks.language_model.generating import Drawing, Generator, Request
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.training.state import Variables
 
 PROMPTS: dict[str, Callable[[str], list[str]]] = {"whole": lambda text: [text], "lines": lambda text: text.splitlines()}
 RULE = "-" * 40  # between texts
 LINE = "\n"
-CUT = "\ufffd"  # what a character is decoded to whose last bytes are still to come
-KEPT, SHOWN_TOKENS = 3, 400  # texts that a run writes for its page
+CUT = "\ufffd"  # a character is decoded to this while its last bytes are missing
+KEPT, SHOWN_TOKENS = 3, 400  # how many texts, of how many tokens, a run writes for its page
 
 
 def require_usable(asked: ConfigDict) -> None:
@@ -40,10 +40,10 @@ def require_usable(asked: ConfigDict) -> None:
 
 
 def generate(session: Session, config: ConfigDict, variables: Variables, text: str) -> Iterator[str]:
-    """Each prompt of a text with what follows it, in pieces as they come, and at the end how fast on stderr.
+    """Each prompt of a text with the text that follows it, in pieces as they are written; stderr gets the speed.
 
-    Several texts are each written when whole, with a line between them. Raises UserError for values that cannot be
-    used, and where a prompt has a character that the model does not know.
+    If there are several texts, each comes when it is complete, with a line between them. Raises UserError for values
+    that cannot be used, and for a prompt with a character that the model does not know.
     """
     require_usable(config.generate)
     source, pace = session.source, _Pace(session.generator)
@@ -51,74 +51,74 @@ def generate(session: Session, config: ConfigDict, variables: Variables, text: s
     prompts = PROMPTS[config.generate.prompts](text) or [""]
     started = [_ids(source.text, prompt) for prompt in prompts]
     is_alone, between = len(prompts) * config.generate.samples == 1, ""
-    for place, (prompt, ids) in enumerate(zip(prompts, started, strict=True)):
-        keys = _keys(config.generate, place)
-        blocks = pace.timed(session.generator.blocks(variables, ids, keys, order_of(config.generate, source.text)))
+    for index, (prompt, ids) in enumerate(zip(prompts, started, strict=True)):
+        keys = _keys(config.generate, index)
+        blocks = pace.timed(session.generator.blocks(variables, ids, keys, request_of(config.generate, source.text)))
         if is_alone:
             yield from _ended(_pieces(prompt, blocks, source.text.tokenizer))
         else:
-            for one in _whole(prompt, blocks, source.text):
+            for whole in _whole(prompt, blocks, source.text):
                 yield between
-                yield from _ended(iter([one]))
+                yield from _ended(iter([whole]))
                 between = RULE + LINE
     print(pace, file=sys.stderr)
 
 
 def write_samples(session: Session, config: ConfigDict, variables: Variables, folder: Path) -> None:
-    """samples.jsonl: a few texts that a trained model writes without a prompt, as `config.generate` says.
+    """Write samples.jsonl: a few texts that a trained model writes without a prompt, as `config.generate` says.
 
-    None where it does not read token by token. What is read is never longer than in training.
+    Nothing is written for a model that cannot read token by token. It never reads more tokens than in training.
     """
     text, asked = session.source.text, config.generate
     assert text is not None
-    if session.measured.layer.mixer != ATTENTION:
+    if session.evaluated_model.layer.mixer != ATTENTION:
         return
     context = asked.context or session.source.trained
-    order = order_of(asked, text)._replace(tokens=min(asked.tokens, SHOWN_TOKENS), context=context)
+    request = request_of(asked, text)._replace(tokens=min(asked.tokens, SHOWN_TOKENS), context=context)
     keys = _keys(asked, 0, max(asked.samples, KEPT))
-    samples = _whole("", session.generator.blocks(variables, _ids(text, ""), keys, order), text)
+    samples = _whole("", session.generator.blocks(variables, _ids(text, ""), keys, request), text)
     lines = [json.dumps({"text": sample}, ensure_ascii=False) + LINE for sample in samples]
     (folder / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def read_samples(folder: Path) -> list[str]:
-    """The texts that `write_samples` wrote; none where it did not."""
+    """The texts that `write_samples` wrote; none if it wrote nothing."""
     path = folder / "samples.jsonl"
     if not path.exists():
         return []
     return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").split(LINE) if line]
 
 
-def order_of(asked: ConfigDict, text: Text) -> Order:
-    """What `config.generate` asks for; a text ends where those that were trained on do."""
-    how = Drawing(float(asked.temperature), asked.top_k, float(asked.top_p))
-    return Order(asked.tokens, text.has_ends, asked.context, how)
+def request_of(asked: ConfigDict, text: Text) -> Request:
+    """The request of `config.generate`; texts may end if the documents of training had ends."""
+    drawing = Drawing(float(asked.temperature), asked.top_k, float(asked.top_p))
+    return Request(asked.tokens, text.has_ends, asked.context, drawing)
 
 
 def _ids(text: Text, prompt: str) -> list[int]:
-    """A prompt's tokens after what comes before a text: a document's end, or in one running text nothing.
+    """A prompt's tokens, after the end of the document before, if the text of training has ends.
 
-    There an empty prompt is a line's end, where the tokenizer knows one.
+    Without ends, an empty prompt becomes a line's end, if the tokenizer knows one.
     """
     ids = encode(text.tokenizer, prompt).tolist()
     if UNK in ids:
         unknown = [c for c in dict.fromkeys(prompt) if UNK in encode(text.tokenizer, c)]
         shown = ", ".join(map(repr, unknown[:5]))
-        raise UserError(f"the prompt has characters that the training text has not: {shown}. Leave them out.")
+        raise UserError(f"the prompt has characters that are not in the training text: {shown}. Leave them out.")
     if text.has_ends:
         return [EOS, *ids]
-    line = [int(one) for one in encode(text.tokenizer, LINE) if one != UNK]
+    line = [int(token) for token in encode(text.tokenizer, LINE) if token != UNK]
     return ids or line or [EOS]
 
 
 def _keys(asked: ConfigDict, prompt: int, samples: int = 0) -> Key[Array, " samples"]:
-    """A key a text, which depends on its prompt's place and its own, and not on how many there are."""
+    """A random key for each text, which depends on the prompt's index and the text's, not on how many there are."""
     key = jax.random.fold_in(jax.random.key(asked.seed), prompt)
     return jax.vmap(functools.partial(jax.random.fold_in, key))(np.arange(samples or asked.samples))
 
 
 def _pieces(prompt: str, blocks: Iterator[np.ndarray], tokenizer: TextTokenizer) -> Iterator[str]:
-    """A prompt and the text of one row after it; a character that is cut in two waits for its other bytes."""
+    """A prompt, and the text of one row after it in pieces; a piece never ends inside a character."""
     yield prompt
     held: list[int] = []
     for block in blocks:
@@ -131,17 +131,17 @@ def _pieces(prompt: str, blocks: Iterator[np.ndarray], tokenizer: TextTokenizer)
 
 
 def _whole(prompt: str, blocks: Iterator[np.ndarray], text: Text) -> list[str]:
-    """A prompt with what follows it, a text a row."""
+    """For each row, the prompt with the text that follows it."""
     rows = np.concatenate(list(blocks), axis=1)
     return [prompt + text.tokenizer.decode(_words(row)) for row in rows]
 
 
 def _words(row: Sequence[int] | np.ndarray) -> list[int]:
-    return [int(one) for one in row if one not in (PAD, EOS)]
+    return [int(token) for token in row if token not in (PAD, EOS)]
 
 
 def _ended(pieces: Iterator[str]) -> Iterator[str]:
-    """The same with a line's end at the end."""
+    """The same pieces, with a line's end after the last if it has none."""
     last = ""
     for piece in pieces:
         last = piece or last
@@ -151,7 +151,7 @@ def _ended(pieces: Iterator[str]) -> Iterator[str]:
 
 
 class _Pace:
-    """Counts tokens, the seconds that they took, and those of calls that compiled apart."""
+    """Counts tokens and seconds; calls that compiled a program are counted apart."""
 
     def __init__(self, generator: Generator):
         self._generator, self._tokens = generator, 0

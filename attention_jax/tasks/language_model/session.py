@@ -1,4 +1,4 @@
-"""A language model, opened once: what it is trained on, the model with its programs, and what a run has trained."""
+"""A language model, opened once: its data, the model with its programs, and a run's variables."""
 
 import dataclasses
 import functools
@@ -13,11 +13,11 @@ from ml_collections import ConfigDict
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.mixers import MIXERS
-from attention_jax.ops.positions import require_room
 from attention_jax.tasks.language_model.generating import Generator
 from attention_jax.tasks.language_model.measuring import Total, total_of
 from attention_jax.tasks.language_model.model import build, init, loss
 from attention_jax.tasks.language_model.source import Measure, Opener, Source
+from attention_jax.tasks.sections import of_section
 from attention_jax.training.description import Description, description_of
 from attention_jax.training.saved import Init, best_variables
 from attention_jax.training.state import Variables
@@ -26,10 +26,10 @@ from attention_jax.training.step import Loss
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """Everything that a config's language model needs, each part made when first asked for, and once.
+    """Everything that a config's language model needs; each part is made once, when it is first asked for.
 
-    `folder` is where the data is; it is imported there where it is not yet. Without a folder nothing is read: only
-    shapes are right. `openers` are what `config.data.source` chooses from, by the name before its colon.
+    `folder` has the data, which is imported there if it is not yet. Without a folder nothing is read, and only shapes
+    are right. `openers` are by name; `config.data.source` chooses one, by its name before the colon.
     """
 
     config: ConfigDict
@@ -39,7 +39,7 @@ class Session:
 
     @functools.cached_property
     def source(self) -> Source:
-        """What the config trains on. Raises UserError for values that do not fit."""
+        """The data of the config. Raises UserError for values that do not fit."""
         name = self.config.data.source.partition(":")[0]
         if name not in self.openers:
             raise UserError(f"config.data.source={self.config.data.source!r}: choose one of {', '.join(self.openers)}.")
@@ -47,43 +47,42 @@ class Session:
 
     @functools.cached_property
     def model(self) -> LanguageModel:
-        """The model that is trained. Raises UserError where the longest text has no room, or documents would mix."""
-        model = build(self.config, self.source.vocabulary, self.source.places)
-        self._require_room(model)
+        """The model that is trained. Raises UserError if it has no room for the longest text, or mixes documents."""
+        model = build(self.config, self.source.vocabulary, self.source.longest)
+        self._require_room("config.model", model)
         if self.source.has_segments and model.layer.mixer in MIXERS:
             raise UserError(
-                f"config.model.mixer={model.layer.mixer!r} reads each row as one text, and rows are packed documents: "
-                "choose --config.data.packing=windows."
+                f"config.model.mixer={model.layer.mixer!r}: reads each row as one text, and rows are packed documents. "
+                "Choose --config.data.packing=windows."
             )
         return model
 
     @functools.cached_property
-    def measured(self) -> LanguageModel:
-        """The model with the encoding that it is measured with: `config.evaluate.positions`, or its own if empty.
+    def evaluated_model(self) -> LanguageModel:
+        """The model with the encoding of evaluation: `config.evaluate.positions`, or the trained one if that is empty.
 
-        Raises UserError where the two do not have the same parameters, or the longest text has no room.
+        Raises UserError if the two have different parameters, or if there is no room for the longest text.
         """
-        name = self.config.evaluate.positions or self.model.positions
-        try:
-            measured = self.model.clone(positions=name)
-        except ValueError as error:
-            raise UserError(f"config.evaluate.positions: {error}") from None
-        self._require_room(measured)
-        shapes = [jax.eval_shape(functools.partial(init, one), jax.random.key(0)) for one in (self.model, measured)]
+        if not self.config.evaluate.positions:
+            return self.model
+        with of_section("config.evaluate"):
+            model = self.model.clone(positions=self.config.evaluate.positions)
+        self._require_room("config.evaluate", model)
+        shapes = [jax.eval_shape(functools.partial(init, each), jax.random.key(0)) for each in (self.model, model)]
         if jax.tree.map(jnp.shape, shapes[0]) != jax.tree.map(jnp.shape, shapes[1]):
             raise UserError(
-                f"config.evaluate.positions={name!r} has other parameters than {self.model.positions!r}, which is "
-                "trained: choose one that has the same."
+                f"config.evaluate.positions={model.positions!r}: has other parameters than the trained "
+                f"config.model.positions={self.model.positions!r}. Choose one with the same parameters."
             )
-        return measured
+        return model
 
     def check(self) -> None:
         """Raise UserError for values that do not fit one another."""
-        _ = self.measured
+        _ = self.evaluated_model
 
     @property
     def init(self) -> Init:
-        """key → fresh variables. The model is made before this is traced: what is made in a trace ends with it."""
+        """key → fresh variables. The model is made here, outside of any trace, because a trace's values end with it."""
         return functools.partial(init, self.model)
 
     @functools.cached_property
@@ -98,44 +97,44 @@ class Session:
 
     @functools.cached_property
     def measure(self) -> Measure:
-        """Measures a trained model; one compiled program for all runs that share their shapes."""
-        return self.source.measure(self.measured)
+        """The function that measures a trained model; runs of the same shapes share its compiled programs."""
+        return self.source.measure(self.evaluated_model)
 
     @functools.cached_property
     def measure_so_far(self) -> Measure:
-        """What is measured while training goes on."""
+        """The function that measures the model during training."""
         return self.source.measure_so_far(self.model)
 
     @functools.cached_property
     def total(self) -> Total:
-        """Sums of nats over rows of any text, by the model that is measured."""
-        return total_of(self.measured)
+        """The function that sums nats over rows of any text, by the evaluated model."""
+        return total_of(self.evaluated_model)
 
     @functools.cached_property
     def generator(self) -> Generator:
         """The programs that write text."""
-        return Generator(self.measured)
+        return Generator(self.evaluated_model)
 
     @functools.cached_property
     def attention(self) -> Any:
         """(variables, tokens, positions) → the weights of every layer and head, compiled."""
-        model = self.measured
+        model = self.evaluated_model
         return jax.jit(lambda *arguments: model.apply(*arguments, method="attention")["decoder"].weights)  # type: ignore
 
     def variables(self, config: ConfigDict, run: Path) -> list[Variables]:
         """Each seed's best variables in the folder of a trained run.
 
-        The run's config may differ from this one's in dynamic values. One run's variables are kept, the last one's.
+        The run's config may differ from this one in dynamic values. Only the latest run's variables are kept.
         """
         if run not in self._restored:
             self._restored.clear()
-            self._restored[run] = best_variables(config, run, self.init, self.source.tokens_are)
+            self._restored[run] = best_variables(config, run, self.init, self.source.tokenizer_digest)
         return self._restored[run]
 
     @functools.cached_property
     def description(self) -> Description:
         """Shapes of the parameters and of one step."""
-        table, rows = self.source.call(0, 0, 1)
+        table, rows = self.source.batches(0, 0, 1)
         shape = functools.partial(_of_rows, rows.shape[1])
         return description_of(
             self.config, self.init, self.loss, jax.tree.map(shape, table), self.source.traced(self.config)
@@ -146,12 +145,14 @@ class Session:
         """Parameters, and the matrix-product FLOPs of one seed's whole training."""
         return {"parameters": self.description.size, "flops": self.description.flops * self.config.train.steps}
 
-    def _require_room(self, model: LanguageModel) -> None:
-        encoding = model.new_encoding()
+    def _require_room(self, section: str, model: LanguageModel) -> None:
         try:
-            require_room(model.positions, encoding.record, encoding.sizes, self.source.places)
+            model.require_room(self.source.longest)
         except ValueError as error:
-            raise UserError(f"{self.source.told}, config.model.max_length: {error}") from None
+            raise UserError(
+                f"{section}.{error} Raise config.model.max_length (of randomized positions, longest), or lower "
+                f"{self.source.length_keys}."
+            ) from None
 
 
 def _of_rows(count: int, column: jax.Array) -> jax.ShapeDtypeStruct:

@@ -1,4 +1,4 @@
-"""What a language model is trained on and measured with."""
+"""The data of a language model, as training and measuring need it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,51 +16,51 @@ from attention_jax.tasks.language_model.model import Texts
 from attention_jax.training.state import Variables
 
 Curves = dict[str, dict[str, float]]  # measure → length → value
-Measure = Callable[[Variables, ConfigDict], dict[str, Any]]  # what was measured, nested
+Measure = Callable[[Variables, ConfigDict], dict[str, Any]]  # → the metrics, nested
 
 
 class Source(NamedTuple):
-    """What a language model is trained on and measured with."""
+    """The data of a language model, as training and measuring need it."""
 
     vocabulary: int
-    trained: int  # the length that training saw at most
-    lengths: tuple[int, ...]  # that are measured
-    places: int  # of the longest text
-    told: str  # the keys of the config that say so, with their values
-    call: Callable[[int, int, int], tuple[Any, np.ndarray]]  # (seed, step, stop) → table, rows
+    trained: int  # the longest text in training
+    lengths: tuple[int, ...]  # of texts that are measured
+    longest: int  # tokens of the longest text of all
+    length_keys: str  # the config's keys that decide `longest`, with their values
+    batches: Callable[[int, int, int], tuple[Any, np.ndarray]]  # (seed, step, stop) → table, rows of one call's steps
     texts: Callable[[Any, Any], Texts]  # (rows of the table, dynamic values) → a batch
     measure: Callable[[LanguageModel], Measure]
-    example: Callable[[ConfigDict, int], Int[Array, "1 t"]]  # the tokens of a text of a length, to look at
+    example: Callable[[ConfigDict, int], Int[Array, "1 t"]]  # the tokens of one text of a length
     steps_per_epoch: int
-    traced: Callable[[ConfigDict], dict[str, Any]] = lambda config: {}
-    measure_so_far: Callable[[LanguageModel], Measure] = lambda model: lambda variables, config: {}  # while it trains
+    traced: Callable[[ConfigDict], dict[str, Any]] = lambda config: {}  # dynamic values that only this source has
+    measure_so_far: Callable[[LanguageModel], Measure] = lambda model: lambda variables, config: {}  # during training
     is_table_shared: bool = True  # whether a step's table is the same for every seed
     has_segments: bool = False  # whether rows are packed documents
-    text: Text | None = None  # where there is one, with its tokenizer
+    text: Text | None = None  # the text with its tokenizer, if there is one
 
     @property
-    def tokens_are(self) -> str:
-        """What tells its tokens from others, for what is trained on them; "" where they have no tokenizer."""
+    def tokenizer_digest(self) -> str:
+        """The digest of the tokenizer that variables are trained with; "" without a tokenizer."""
         return "" if self.text is None else digest(self.text.tokenizer)
 
 
-Opener = Callable[[ConfigDict, Path | None], Source]  # a config, the folder of its data; None: only shapes are right
+Opener = Callable[[ConfigDict, Path | None], Source]  # (config, the folder of its data; None: only shapes are right)
 
 
-def lengths_told(data: ConfigDict) -> str:
-    """The key that makes texts longer than those of training."""
+def length_keys(data: ConfigDict) -> str:
+    """The key that makes texts longer than those of training, with its value."""
     return f"config.data.factors={data.factors}"
 
 
 def lengths_of(data: ConfigDict) -> tuple[int, ...]:
-    """The lengths that are measured: `data.factors` times `data.length`. Raises UserError where they are none."""
+    """The lengths that are measured: `data.factors` times `data.length`. Raises UserError for factors without sense."""
     if not data.factors or round(min(data.factors) * data.length) < 1 or max(data.factors) < 1:
         raise UserError(f"config.data.factors={data.factors}: needs numbers more than 0, and one that is 1 or more.")
     return tuple(sorted({round(factor * data.length) for factor in data.factors}))
 
 
 def require_positive(data: ConfigDict, *names: str) -> None:
-    """Raise UserError where one of these keys of `config.data` is less than 1."""
+    """Raise UserError if one of these keys of `config.data` is less than 1."""
     for name in names:
         if data[name] < 1:
             raise UserError(f"config.data.{name}={data[name]}: needs 1 or more.")

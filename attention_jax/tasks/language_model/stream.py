@@ -1,4 +1,4 @@
-"""A text of any size as a language model's source: its memory map is read batch by batch, in windows or documents."""
+"""A text of any size as a language model's source: memory-mapped, read batch by batch, in windows or documents."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -30,9 +30,9 @@ HELD_OUT = ("validation", "test")
 
 
 def open_stream(config: ConfigDict, folder: Path | None) -> Source:
-    """The text that `config.data` names; without a folder nothing is read: only shapes are right.
+    """The text that `config.data` names. Without a folder nothing is read, and only shapes are right.
 
-    Raises UserError for values that do not fit, and where the text is shorter than a window.
+    Raises UserError for values that do not fit, and for a text that is shorter than a window.
     """
     data = config.data
     check(config)
@@ -44,9 +44,9 @@ def open_stream(config: ConfigDict, folder: Path | None) -> Source:
         vocabulary=data.vocabulary if text is None else text.vocabulary,
         trained=data.length,
         lengths=(data.length,),
-        places=max(data.length, config.evaluate.length),
-        told=f"config.data.length={data.length}, config.evaluate.length={config.evaluate.length}",
-        call=_calls(stream, config.train.steps_per_call),
+        longest=max(data.length, config.evaluate.length),
+        length_keys=f"config.data.length={data.length} and config.evaluate.length={config.evaluate.length}",
+        batches=_batches(stream, config.train.steps_per_call),
         texts=_batch,
         measure=lambda model: _measure(config, splits, model),
         example=lambda config, length: shown[:, :length],
@@ -62,7 +62,7 @@ OPENERS = dict.fromkeys(("text", "jsonl", "tfds"), open_stream)
 
 
 def check(config: ConfigDict) -> None:
-    """Raise UserError for values that no text can be read with, or that do not fit one another."""
+    """Raise UserError for values with which no text can be read, or that do not fit one another."""
     data, asked = config.data, config.evaluate
     require_usable(which(data))
     require_positive(data, "length", "batch")
@@ -75,34 +75,35 @@ def check(config: ConfigDict) -> None:
             raise UserError(f"config.evaluate.{name}={asked[name]}: needs 0 or more.")
     if asked.stride > (asked.length or data.length):
         raise UserError(
-            f"config.evaluate.stride={asked.stride}: windows of {asked.length or data.length} tokens that begin so far "
-            "apart would leave tokens out. Lower it, or raise config.evaluate.length."
+            f"config.evaluate.stride={asked.stride}: is more than a window's {asked.length or data.length} tokens, and "
+            "would leave tokens out. Lower it, or raise config.evaluate.length."
         )
     if data.packing == "documents" and not has_documents(which(data)):
         raise UserError(
-            "config.data.packing='documents': a text file by itself is one running text. Choose windows, or give a "
-            "folder of *.txt, JSON lines or a set of TFDS."
+            "config.data.packing='documents': one text file has no documents. Choose 'windows', or give a folder of "
+            "*.txt, JSON lines or a data set of TFDS."
         )
     if data.packing == "documents" and asked.stride:
         raise UserError(
-            f"config.evaluate.stride={asked.stride}: is of windows, and documents are read whole: leave it 0."
+            f"config.evaluate.stride={asked.stride}: is for config.data.packing='windows', and documents are read "
+            "whole. Set it 0."
         )
 
 
 def which(data: ConfigDict) -> TextConfig:
-    """The keys of `config.data` that say which text it is."""
+    """The keys of `config.data` that say which text is read."""
     return TextConfig(**{name: data[name] for name in TextConfig._fields})
 
 
 def identify(data: ConfigDict) -> str:
-    """What tells a text from others. Raises UserError where its file is missing."""
+    """The identity of the text. Raises UserError if a file is missing."""
     return identify_text(which(data))
 
 
-def evaluate_file(session: Session, every: list[Variables], path: str) -> list[dict[str, Any]]:
-    """The figures of any text file, of a folder of *.txt or of JSON lines, by each seed's variables; and its counts.
+def evaluate_file(session: Session, of_seeds: list[Variables], path: str) -> list[dict[str, Any]]:
+    """Each seed's metrics of any text file, folder of *.txt, or JSON lines, with the text's counts.
 
-    It is tokenized as the text that was trained on. Raises UserError where there is none, or it is empty.
+    The text is tokenized as the text of training. Raises UserError if it is missing or empty.
     """
     source, config, total = session.source, session.config, session.total
     assert source.text is not None
@@ -111,19 +112,19 @@ def evaluate_file(session: Session, every: list[Variables], path: str) -> list[d
     with tempfile.TemporaryDirectory(prefix="attention_jax-") as folder:
         split = read_split(Path(folder), asked, source.text)
         if not len(split.tokens):
-            raise UserError(f"{path}: empty, nothing to measure.")
-        measured = [figures_of(*total(one, _in_order(config, split)), split.counts) for one in every]
-    return [{**found, **_counted(split.counts)} for found in measured]
+            raise UserError(f"{path}: is empty. Give a text to measure.")
+        figures = [figures_of(*total(variables, _in_order(config, split)), split.counts) for variables in of_seeds]
+    return [{**of_seed, **_counted(split.counts)} for of_seed in figures]
 
 
 def _counted(counts: Counts) -> dict[str, int]:
     return {name: getattr(counts, name) for name in ("tokens", "words", "bytes", "unknown")}
 
 
-def _calls(stream: Stream, steps_per_call: int) -> Callable[[int, int, int], tuple[dict, np.ndarray]]:
-    """The rows of each call alone, filled up with padding to `steps_per_call` steps, and their places."""
+def _batches(stream: Stream, steps_per_call: int) -> Callable[[int, int, int], tuple[dict, np.ndarray]]:
+    """(seed, step, stop) → a table of one call's rows, padded to `steps_per_call` steps, and each step's rows of it."""
 
-    def call(seed: int, step: int, stop: int) -> tuple[dict, np.ndarray]:
+    def batches(seed: int, step: int, stop: int) -> tuple[dict, np.ndarray]:
         count = min(stop - step, steps_per_call)
         rows = stream.rows(seed, step, step + count)._asdict()
         missing = (steps_per_call - count) * stream.batch
@@ -134,11 +135,11 @@ def _calls(stream: Stream, steps_per_call: int) -> Callable[[int, int, int], tup
         }
         return table, np.arange(count * stream.batch, dtype=np.int32).reshape(count, stream.batch)
 
-    return call
+    return batches
 
 
 def _batch(rows: Mapping[str, Any], hyper: Any) -> Texts:
-    """A step's rows; every token of a text is a target, and none is `PAD`."""
+    """A step's batch; every token of a text is a target, and none is `PAD`."""
     del hyper
     packed = rows.get("segments"), rows.get("positions")
     return Texts(rows["tokens"], rows["targets"], rows["targets"] != PAD, None, *packed)
@@ -159,7 +160,7 @@ def _measure(config: ConfigDict, splits: Mapping[str, TextSplit], model: Languag
 
 
 def _measure_so_far(config: ConfigDict, split: TextSplit, model: LanguageModel) -> Measure:
-    """Of the first `config.evaluate.tokens` tokens to validate on."""
+    """Measures the first `config.evaluate.tokens` tokens of the validation split."""
     total = total_of(model)
 
     def measure(variables: Variables, own: ConfigDict):
@@ -171,7 +172,7 @@ def _measure_so_far(config: ConfigDict, split: TextSplit, model: LanguageModel) 
 
 
 def _in_order(config: ConfigDict, split: TextSplit) -> Iterator[Rows]:
-    """Every token of a split as a target once, as `config.evaluate` says."""
+    """Every token of a split as a target once, in rows as `config.evaluate` says."""
     asked, data = config.evaluate, config.data
     length = asked.length or data.length
     if data.packing == "documents":
@@ -180,7 +181,7 @@ def _in_order(config: ConfigDict, split: TextSplit) -> Iterator[Rows]:
 
 
 def _first(batches: Iterator[Rows], tokens: int) -> Iterator[Rows]:
-    """Batches until they count so many tokens; 0: all."""
+    """The first batches, until they have so many targets; 0: all."""
     total = 0
     for rows in batches:
         yield rows

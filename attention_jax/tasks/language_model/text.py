@@ -1,4 +1,4 @@
-"""A text as a language model's source: windows of it, measured with ever more context."""
+"""A text as a language model's source: windows of it, measured with longer and longer context."""
 
 import functools
 import math
@@ -16,23 +16,23 @@ from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.ops.losses import cross_entropy
 from attention_jax.tasks.language_model.model import Texts, logits_of
-from attention_jax.tasks.language_model.source import Source, lengths_of, lengths_told, require_positive
+from attention_jax.tasks.language_model.source import Source, length_keys, lengths_of, require_positive
 from attention_jax.training.state import Variables
 
 TASK = "text"
 STRIDE = 4  # windows begin at every quarter of their length
-TOKENS_AT_ONCE = 4096  # when measured
+TOKENS_AT_ONCE = 4096  # that are measured
 
 
 def open_text(config: ConfigDict, folder: Path | None) -> Source:
-    """The text of `data.path` in windows of `data.length`; without a folder nothing is read: only shapes are right.
+    """The text of `data.path` in windows of `data.length`. Without a folder nothing is read, and only shapes are right.
 
-    Raises UserError where the text is shorter than what is measured.
+    Raises UserError for a text that is shorter than the contexts that are measured.
     """
     data = config.data
     require_usable(_which(data))
     if data.task != TASK:
-        raise UserError(f"config.data.task={data.task!r}: a text has one task, {TASK!r}.")
+        raise UserError(f"config.data.task={data.task!r}: with config.data.source='text' choose {TASK!r}.")
     require_positive(data, "length", "batch", "evaluated", "sampled")
     contexts = lengths_of(data)
     if folder is None:
@@ -46,25 +46,25 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
     for name, tokens, least in needed:
         if len(tokens) < least:
             raise UserError(
-                f"config.data.path={data.path!r}: its {name} part has {len(tokens):,} tokens, and {least:,} are needed "
-                f"for whole windows of {', '.join(map(str, contexts))}. Give a longer text, or lower "
-                "--config.data.length or factors."
+                f"config.data.path={data.path!r}: its {name} part has {len(tokens):,} tokens, and windows of "
+                f"{', '.join(map(str, contexts))} need {least:,}. Give a longer text, or lower config.data.length or "
+                "config.data.factors."
             )
     starts = np.arange(0, len(train) - data.length, max(data.length // STRIDE, 1))
     windows = jnp.asarray(train[starts[:, None] + np.arange(data.length + 1)], jnp.int32)
 
-    def call(seed, step, stop):
+    def batches(seed, step, stop):
         steps = range(step, min(stop, step + config.train.steps_per_call))
-        drawn = [np.random.default_rng((seed, one)).integers(len(starts), size=data.batch) for one in steps]
+        drawn = [np.random.default_rng((seed, now)).integers(len(starts), size=data.batch) for now in steps]
         return {"tokens": windows}, np.stack(drawn)
 
     return Source(
         vocabulary=vocabulary,
         trained=data.length,
         lengths=contexts,
-        places=contexts[-1],
-        told=lengths_told(data),
-        call=call,
+        longest=contexts[-1],
+        length_keys=length_keys(data),
+        batches=batches,
         texts=lambda rows, hyper: Texts.of_whole(rows["tokens"], *[jnp.ones(rows["tokens"].shape, bool)] * 2),
         measure=functools.partial(_measure, data, held_out, contexts),
         example=lambda config, length: jnp.asarray(held_out[None, :length], jnp.int32),
@@ -73,7 +73,7 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
 
 
 def identify(data: ConfigDict) -> str:
-    """What tells a text from others. Raises UserError where its file is missing."""
+    """The identity of the text. Raises UserError if its file is missing."""
     return identify_text(_which(data))
 
 
@@ -94,10 +94,10 @@ def _which(data: ConfigDict) -> TextConfig:
 
 
 def _measure(data: ConfigDict, tokens: np.ndarray, contexts: tuple[int, ...], model: LanguageModel) -> Callable:
-    """Perplexity of held-out tokens with every length of context.
+    """Perplexity of held-out tokens for every length of context.
 
-    `perplexity` is of windows side by side, whose first tokens have little context; `perplexity_sliding` is of
-    `data.sampled` tokens drawn alike, each with all of its context: what side by side gains by that alone is not there.
+    `perplexity` is of windows side by side, whose first tokens have little context: longer windows gain by that alone.
+    `perplexity_sliding` is without that gain, of `data.sampled` tokens drawn uniformly, each with its whole context.
     """
     longest = contexts[-1]
     stretch = math.lcm(*contexts)  # so that windows of every length cover the same tokens
@@ -106,13 +106,13 @@ def _measure(data: ConfigDict, tokens: np.ndarray, contexts: tuple[int, ...], mo
 
     @functools.partial(jax.jit, static_argnums=3)
     def total(variables: Variables, windows, is_real, only_last: bool):
-        def of_some(some):
-            window, is_real = some
+        def of_batch(batch):
+            window, is_real = batch
             logits = logits_of(model, variables, window[:, :-1])
             counts = jnp.arange(logits.shape[1]) >= (logits.shape[1] - 1 if only_last else 0)
             return cross_entropy(logits, window[:, 1:], is_real[:, None] & counts[None]).total
 
-        return jnp.sum(jax.lax.map(of_some, (windows, is_real)))
+        return jnp.sum(jax.lax.map(of_batch, (windows, is_real)))
 
     def perplexity(variables: Variables, starts: np.ndarray, context: int, only_last: bool) -> float:
         rows = max(min(TOKENS_AT_ONCE // context, len(starts)), 1)

@@ -8,7 +8,7 @@ from attention_jax.training.state import Variables
 
 
 def task_of(session: Session) -> Task:
-    """What the training loop needs; a seed is measured while training goes on by metrics' whole names."""
+    """What the training loop needs. The metrics of a seed during training are by their full names."""
 
     def evaluate(variables: Variables) -> dict[str, float]:
         return flax.traverse_util.flatten_dict(session.measure_so_far(variables, session.config), sep=".")
@@ -16,9 +16,9 @@ def task_of(session: Session) -> Task:
     return Task(
         init=session.init,
         loss=session.loss,
-        call=session.source.call,
+        call=session.source.batches,
         steps_per_epoch=session.source.steps_per_epoch,
         evaluate=evaluate,
         is_table_shared=session.source.is_table_shared,
-        vocabulary=session.source.tokens_are,
+        vocabulary=session.source.tokenizer_digest,
     )

@@ -1,1 +1,1 @@
-"""Layers that let the tokens of a sequence see one another, and what they cost."""
+"""Layers that mix the tokens of a sequence, and their costs."""

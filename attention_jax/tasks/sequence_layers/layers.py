@@ -1,4 +1,4 @@
-"""Layers that let n tokens of d features see one another, without projections, and what is known of each.
+"""Layers that mix n tokens of d features, without projections, with the published formulas for each.
 
 Vaswani et al. 2017, table 1: compute, sequential operations, and the longest path between two tokens.
 """
@@ -17,7 +17,7 @@ from attention_jax.ops.recurrent import CELLS, CellWeights, recurrent
 
 
 class Sizes(NamedTuple):
-    """A sequence's length and features, the kernel's size, and how far a window reaches."""
+    """A sequence's length and features, a kernel's size, and a window's reach on each side."""
 
     n: int
     d: int
@@ -26,19 +26,19 @@ class Sizes(NamedTuple):
 
 
 class SequenceLayer(NamedTuple):
-    """A layer without projections: what it mixes with, and what is known of it.
+    """A layer without projections, and its formulas.
 
-    `apply(params, x, sizes, dilation)` is one layer of a stack. `spread` is what its longest path is counted in, where
-    that is not layers: one step of a recurrence, at all tokens at once.
+    `apply(params, x, sizes, dilation)` is one layer of a stack. The longest path is counted in layers, or, if `spread`
+    is given, in steps of a recurrence: `spread` takes one step at all tokens at once.
     """
 
     init: Callable[[Key[Array, ""], Sizes], Any]
     apply: Callable[[Any, Float[Array, "n d"], Sizes, int], Float[Array, "n d"]]
     compute: str
-    flops: Callable[[Sizes], float]  # of the formula, multiply and add counted apart
+    flops: Callable[[Sizes], float]  # by the formula, multiplications and additions counted apart
     sequential: str
     path: str
-    longest: Callable[[Sizes], float]  # path of the formula
+    longest: Callable[[Sizes], float]  # the longest path, by the formula
     spread: Callable[[Any, Array, Array, Sizes], Array] | None = None
     dilations: Callable[[Sizes], tuple[int, ...]] = lambda sizes: (1,)  # of a stack's layers, over and over
 
@@ -51,7 +51,7 @@ def _gru_weights(key: Array, sizes: Sizes) -> CellWeights:
 
 
 def _gru_step(weights: CellWeights, x: Array, states: Array, sizes: Sizes) -> Array:
-    """Every token's state from the one before it: n such steps give the recurrence."""
+    """Every token's new state from the state of the token before it; n such steps give the recurrence."""
     del sizes
     before = jnp.pad(states, ((1, 0), (0, 0)))[:-1]
     return CELLS["gru"].step((before,), weights.project(x), weights)[0]
@@ -62,7 +62,7 @@ def _kernel(key: Array, sizes: Sizes) -> Array:
 
 
 def _dilated_layers(sizes: Sizes) -> int:
-    """⌈log_k n⌉ layers of dilations 1, k, k², … see k^layers tokens, each back to n − 1 before it."""
+    """⌈log_k n⌉: so many layers, of dilations 1, k, k², …, see k^layers ≥ n tokens."""
     layers = 1
     while sizes.kernel**layers < sizes.n:
         layers += 1
@@ -121,5 +121,5 @@ LAYERS = {
 
 
 def applied(layer: SequenceLayer, sizes: Sizes, params: Any, x: Array) -> Array:
-    """What the layer makes of x, with the last of its dilations."""
+    """The layer's outputs for x, with the last of its dilations."""
     return layer.apply(params, x, sizes, layer.dilations(sizes)[-1])

@@ -1,4 +1,4 @@
-"""What sequence layers cost, counted and timed, and how many of them a token is seen through."""
+"""The costs of sequence layers, counted and timed, and how many layers join the first token to the last."""
 
 import functools
 import time
@@ -14,18 +14,18 @@ from attention_jax.tasks.sequence_layers.layers import LAYERS, SequenceLayer, Si
 from attention_jax.training.cost import cost, depth
 
 DRAWN = ("flops", "depth", "seconds", "bytes")
-MEASURED = (*DRAWN, "compiled_flops")
+FITTED = (*DRAWN, "compiled_flops")
 
 
 def measure(config: ConfigDict) -> dict:
-    """Of every layer: costs at every n and d, exponents fitted to them, and paths."""
+    """Every layer's costs at every n and d, the exponents fitted to them, and its longest paths."""
     sizes = [Sizes(n, d, config.kernel, config.reach) for n in config.lengths for d in config.widths]
     found = {name: [_costs(LAYERS[name], one, config) for one in sizes] for name in config.layers}
     thin = [Sizes(n, 4, config.kernel, config.reach) for n in config.lengths]  # where dependence is traced
     reach = {name: [_reach(LAYERS[name], one) for one in thin] for name in config.layers}
     return {
         "costs": {name: _rows(sizes, rows) for name, rows in found.items()},
-        "exponents": {name: {what: _powers(sizes, rows, what) for what in MEASURED} for name, rows in found.items()},
+        "exponents": {name: {what: _powers(sizes, rows, what) for what in FITTED} for name, rows in found.items()},
         "paths": {
             name: _rows(
                 thin,
@@ -57,7 +57,7 @@ def _costs(layer: SequenceLayer, sizes: Sizes, config: ConfigDict) -> dict[str, 
 
 
 def _least_seconds(run: Callable, arguments: tuple, repeats: int) -> float:
-    """The least of some timings: what is above it is other work on the machine."""
+    """The least of some timings; longer ones include other work on the machine."""
     jax.block_until_ready(run(*arguments))
     timings = []
     for _ in range(repeats):
@@ -68,14 +68,14 @@ def _least_seconds(run: Callable, arguments: tuple, repeats: int) -> float:
 
 
 def _powers(sizes: Sequence[Sizes], rows: Sequence[Mapping[str, float]], what: str) -> dict[str, Any]:
-    """Exponents of n and d in `what`, with their 95% intervals."""
+    """The exponents of n and d in the column `what`, with their 95% intervals."""
     return fitted_powers({"n": [s.n for s in sizes], "d": [s.d for s in sizes]}, [row[what] for row in rows])
 
 
 def _reach(layer: SequenceLayer, sizes: Sizes) -> list[int]:
-    """How many inputs the last output depends on after each layer, or step of a recurrence, until it is all of them."""
+    """How many inputs the last output depends on after each layer, or step of a recurrence, until it depends on all."""
     links = [_links(layer, sizes, dilation) for dilation in layer.dilations(sizes)]
-    is_stack = layer.spread is None  # whose first layer reads the inputs; a recurrence's first states have seen nothing
+    is_stack = layer.spread is None  # a stack's first layer reads the inputs; a recurrence's first states are empty
     seen = np.eye(sizes.n, dtype=bool) if is_stack else np.zeros((sizes.n, sizes.n), bool)
     counts: list[int] = []
     while not counts or (counts[-1] < sizes.n and len(counts) <= sizes.n):
@@ -86,7 +86,7 @@ def _reach(layer: SequenceLayer, sizes: Sizes) -> list[int]:
 
 
 def _links(layer: SequenceLayer, sizes: Sizes, dilation: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which inputs, and which tokens of the layer or step before, each token depends on: where Jacobians are not 0."""
+    """Which inputs, and which tokens of the layer or step before, each token depends on: their Jacobians are not 0."""
     x, last = (jax.random.normal(jax.random.key(seed), (sizes.n, sizes.d)) for seed in (1, 2))
     params = layer.init(jax.random.key(0), sizes)
 

@@ -1,1 +1,1 @@
-"""Translation: programs over sentences, what is measured of them, and what is written down."""
+"""Translation: programs over sentences, their metrics, and the files that they write."""

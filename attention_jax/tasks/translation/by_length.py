@@ -14,11 +14,11 @@ TASK = "translation"
 
 
 def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, palette: Mapping[str, str]) -> Conclusion:
-    """Curves of test BLEU by source length, and the order of settings by it where the sweep does not tell that."""
+    """Curves of test BLEU by source length, and the order of settings by test BLEU unless the sweep has it already."""
     cells = [cell for cell in cells if cell.result["status"] == "diverged" or "test" in cell.result["members"][0]]
     if all(cell.result["status"] == "diverged" for cell in cells):
         return Conclusion({"orders": {}}, [], [])
-    scores = gather([(cell.setting, cell.task or TASK, cell.result) for cell in cells], _measured)
+    scores = gather([(cell.setting, cell.task or TASK, cell.result) for cell in cells], _of_member)
     baseline = cells[0].baseline
     result = answer(scores, baseline)
     caption = "BLEU by the source's length, means over seeds in their 95% intervals."
@@ -31,5 +31,5 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     return Conclusion(result, [figure], tables, leads=False)
 
 
-def _measured(member: Mapping[str, Any]) -> OfSeed:
+def _of_member(member: Mapping[str, Any]) -> OfSeed:
     return OfSeed({"bleu": member["test"]["bleu_by_length"]}, member["test"]["bleu"])

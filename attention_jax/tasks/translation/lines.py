@@ -1,4 +1,4 @@
-"""Translating lines of text as they come."""
+"""Translating lines of text, as they are read."""
 
 import math
 import sys
@@ -19,31 +19,31 @@ TRANSLATED_AT_ONCE = 512  # lines
 def translate_lines(config: ConfigDict, trained: Trained, lines: Iterable[str], attention_file: str) -> Iterator[str]:
     """The translation of every line, in order; an empty line stays empty.
 
-    With `config.evaluate.n_best` more than 1, so many lines a line, best first: a score, a tab, a translation.
-    `attention_file`, where it is not empty, gets the attention of the first lines: a page (.html) their alignments,
-    an archive (.npz) every layer's and head's weights.
+    With `config.evaluate.n_best` more than 1 each line gives so many, best first: a score, a tab, a translation.
+    `attention_file`, if it is not empty, gets the attention of the first lines: as a page (.html) their alignments, as
+    an archive (.npz) the weights of every layer and head.
     """
     if attention_file and trained.programs.alignment is None:
-        raise UserError("--attention: this model (config.model.kwargs.attends=never) has no attention to show.")
+        raise UserError(f"--attention={attention_file}: config.model.kwargs.attends='never' has no attention to show.")
     if attention_file and Path(attention_file).suffix not in ATTENTION_WRITERS:
         raise UserError(f"--attention={attention_file}: its name must end in {' or '.join(ATTENTION_WRITERS)}.")
     for block in _blocks(enumerate(lines)):
         texts = {number: text for number, text in block if text.strip()}
         sources = encode(trained.corpus.source, texts.values())
         _require_room_of_lines(trained, [*texts], sources)
-        found = dict(zip(texts, _hypotheses(config, trained, sources, [*texts]), strict=True)) if texts else {}
-        if attention_file and found:
-            best = {number: ids for number, ((_, ids), *_) in found.items()}
+        translated = dict(zip(texts, _hypotheses(config, trained, sources, [*texts]), strict=True)) if texts else {}
+        if attention_file and translated:
+            best = {number: ids for number, ((_, ids), *_) in translated.items()}
             ATTENTION_WRITERS[Path(attention_file).suffix](trained, texts, sources, best, Path(attention_file))
             attention_file = ""
         for number, _ in block:
-            yield from _written(found.get(number, ()), trained.corpus.target.decode, config.evaluate.n_best)
+            yield from _written(translated.get(number, ()), trained.corpus.target.decode, config.evaluate.n_best)
     if attention_file:
         print(f"no line to translate: {attention_file} was not written", file=sys.stderr)
 
 
 def _blocks(numbered: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Lines, so many at once; those before one that cannot be read come before its error."""
+    """Lines in blocks; the lines before one that cannot be read come before its error."""
     block = []
     try:
         for line in numbered:
@@ -60,7 +60,7 @@ def _blocks(numbered: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str
 def _hypotheses(
     config: ConfigDict, trained: Trained, sources: Sentences, numbers: Sequence[int]
 ) -> list[list[tuple[float, list[int]]]]:
-    """Scores and ids of each source's translations, best first; of one alone the score is not known."""
+    """Scores and ids of each source's translations, best first; a single translation has no score (NaN)."""
     if config.evaluate.n_best > 1:
         return translate_n_best(trained, sources, config.evaluate.n_best)
     return [[(math.nan, ids)] for ids in translate(trained, sources, np.array(numbers))]
@@ -78,4 +78,6 @@ def _require_room_of_lines(trained: Trained, numbers: Sequence[int], sources: Se
     room = trained.programs.model.room
     for number, length in zip(numbers, sources.lengths, strict=True):
         if room is not None and length > room:
-            raise UserError(f"line {number + 1}: {length} tokens with <eos>, and this model has room for {room}.")
+            raise UserError(
+                f"line {number + 1}: {length} tokens with <eos>, and this model has room for {room}. Shorten it."
+            )

@@ -1,4 +1,4 @@
-"""What is measured of translations: losses, BLEU by length too, and how attention aligns words."""
+"""The metrics of translation: losses, BLEU (by length too), and how attention aligns words."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.corpus import Reference, Split
 from attention_jax.data.sentences import Sentences
-from attention_jax.data.tokenizers import EOS, SPLITS, split_words
+from attention_jax.data.tokenizers import EOS, WORD_RULES, split_words
 from attention_jax.errors import UserError
 from attention_jax.evaluation.alignment import agreement, alignment_error_rate, coverage, entropy, monotonicity
 from attention_jax.evaluation.bleu import bleu_statistics
@@ -28,34 +28,34 @@ from attention_jax.tasks.translation.session import Session
 from attention_jax.tasks.translation.translating import Trained, align, batches_of, encode, translate_texts
 
 HELD_OUT = ("validation", "test")
-SAMPLED = 512  # training pairs that are measured
+SAMPLED = 512  # how many training pairs are measured
 
 
-class Measured(NamedTuple):
-    """What was measured of a split, and the translations that it was measured on."""
+class SplitResult(NamedTuple):
+    """A split's metrics and translations."""
 
     numbers: dict[str, Any]
     hypotheses: list[str]
 
 
 def measure(session: Session, trained: Trained) -> tuple[dict[str, dict], dict[str, list[str]]]:
-    """Every figure of one seed: training, validation and test, and the textbook's sentences where the config has them.
+    """All metrics of one seed, and its translations, both by split.
 
-    And the translations of each split.
+    The metrics of the textbook's sentences are in "book", if the config names any.
     """
     splits = trained.corpus.splits
-    measured = {name: measure_split(trained, splits[name], session.config) for name in HELD_OUT if name in splits}
-    found: dict[str, dict] = {"train": {"nll": training_nll(trained)}}
-    found |= {name: split.numbers for name, split in measured.items()}
+    results = {name: measure_split(trained, splits[name], session.config) for name in HELD_OUT if name in splits}
+    numbers: dict[str, dict] = {"train": {"nll": training_nll(trained)}}
+    numbers |= {name: result.numbers for name, result in results.items()}
     if session.config.evaluate.test_beams and "test" in splits:
-        found["test"] |= {"beams": _measure_beams(session, trained)}
+        numbers["test"] |= {"beams": _measure_beams(session, trained)}
     if session.config.evaluate.book_sentences:
-        found["book"] = _measure_book(trained, session.book)
-    return found, {name: split.hypotheses for name, split in measured.items()}
+        numbers["book"] = _measure_book(trained, session.book)
+    return numbers, {name: result.hypotheses for name, result in results.items()}
 
 
 def _measure_beams(session: Session, trained: Trained) -> dict[str, Any]:
-    """BLEU and chrF of the test as `config.evaluate.test_beams` beams translate it."""
+    """BLEU and chrF of the test split, translated with `config.evaluate.test_beams` beams."""
     references = trained.corpus.splits["test"].references
     hypotheses = translate_texts(trained._replace(programs=session.searching), [r.source for r in references])
     return score_translations(hypotheses, [r.targets for r in references], bleu_tokens(session.config))
@@ -67,8 +67,8 @@ def _measure_book(trained: Trained, known: Mapping[str, Reference]) -> dict[str,
     return book_scores(dict(zip(known, map(split_words, outputs), strict=True)), references)
 
 
-def measure_split(trained: Trained, split: Split, config: ConfigDict) -> Measured:
-    """Loss over a split's pairs and BLEU over its sentences, by their length too; how attention aligns them."""
+def measure_split(trained: Trained, split: Split, config: ConfigDict) -> SplitResult:
+    """Loss over a split's pairs and BLEU over its sentences, both by length too; and how attention aligns words."""
     programs, members, splits = trained.programs, trained.members, bleu_tokens(config)
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
     pairs = batches_of(trained, split.source, split.target)
@@ -84,23 +84,23 @@ def measure_split(trained: Trained, split: Split, config: ConfigDict) -> Measure
         "perplexity_by_length": perplexity_by_length(split.source_words, rows, groups),
         **(_alignment(align(trained, split.source, split.target), split) if programs.alignment else {}),
     }
-    return Measured(numbers, hypotheses)
+    return SplitResult(numbers, hypotheses)
 
 
 def training_nll(trained: Trained) -> float:
-    """Nats a target token of a fixed sample of the training pairs, evenly spread, without dropout or smoothing.
+    """Nats a target token over evenly spaced training pairs, always the same, without dropout or label smoothing.
 
-    It compares models whatever their objective, as the training loss does not.
+    It can compare models with different objectives, which the training loss cannot.
     """
     split = trained.corpus.splits["train"]
-    places = np.linspace(0, len(split.source) - 1, min(SAMPLED, len(split.source))).astype(int)
-    sides = (Sentences.join(side[place] for place in places) for side in (split.source, split.target))
+    indices = np.linspace(0, len(split.source) - 1, min(SAMPLED, len(split.source))).astype(int)
+    sides = (Sentences.join(side[index] for index in indices) for side in (split.source, split.target))
     program = functools.partial(trained.programs.loss, trained.members)
     return losses(row_losses(program, batches_of(trained, *sides)), 0)["loss"]
 
 
 def sentence_scores(split: Split, hypotheses: Sequence[str], config: ConfigDict) -> dict[str, np.ndarray]:
-    """What `bleu` and `bleu_13a` are made of, a row a sentence."""
+    """The statistics from which `bleu` and `bleu_13a` are computed, a row for each sentence."""
     references, splits = [r.targets for r in split.references], bleu_tokens(config)
     rows = {"bleu_13a": bleu_statistics(hypotheses, references)}
     if splits is None:
@@ -109,34 +109,34 @@ def sentence_scores(split: Split, hypotheses: Sequence[str], config: ConfigDict)
 
 
 def _alignment(weights: Sequence[np.ndarray], split: Split) -> dict[str, float]:
-    """How attention aligns words, ends left out; against the true alignments where the corpus has them.
+    """How attention aligns words, without ends; compared with the true alignments if the corpus has them.
 
-    A local window's weights need not sum to one: here they do.
+    Weights that do not sum to one, as local attention's, are divided by their sum first.
     """
     weights = [matrix[:-1] / np.maximum(matrix[:-1].sum(-1, keepdims=True), 1e-30) for matrix in weights]
-    found = {"monotonicity": monotonicity(weights), "coverage": coverage(weights), "entropy": entropy(weights)}
+    numbers = {"monotonicity": monotonicity(weights), "coverage": coverage(weights), "entropy": entropy(weights)}
     alignments = [reference.alignment for reference in split.references if reference.alignment is not None]
     if [len(alignment) for alignment in alignments] == [len(matrix) for matrix in weights]:
-        found["alignment_agreement"] = agreement(weights, alignments)
-        found["alignment_error_rate"] = alignment_error_rate(weights, alignments)
-    return found
+        numbers["alignment_agreement"] = agreement(weights, alignments)
+        numbers["alignment_error_rate"] = alignment_error_rate(weights, alignments)
+    return numbers
 
 
 def bleu_tokens(config: ConfigDict) -> Splits:
-    """The tokens that `bleu` is counted on, by name; None for sacreBLEU's own.
+    """The tokens that `bleu` counts, by name; None for sacreBLEU's own.
 
-    Raises UserError where they are not known, or their library is not installed.
+    Raises UserError for an unknown name, and if the library is not installed.
     """
     name = config.evaluate.bleu_tokens
     if name == "13a":
         return None
-    if name not in SPLITS:
-        raise UserError(f"config.evaluate.bleu_tokens={name!r}: choose one of 13a, {', '.join(SPLITS)}.")
-    return name, SPLITS[name].split_of(config.data.languages[1])
+    if name not in WORD_RULES:
+        raise UserError(f"config.evaluate.bleu_tokens={name!r}: choose one of 13a, {', '.join(WORD_RULES)}.")
+    return name, WORD_RULES[name].split_of(config.data.languages[1])
 
 
 def split_of_files(trained: Trained, sources: Sequence[str], targets: Sequence[str]) -> Split:
-    """Sentences and their translations, which were not imported, as a split."""
+    """Sentences and translations that were not imported, as a split."""
     corpus = trained.corpus
     references = [Reference(*pair, None) for pair in zip(sources, ([target] for target in targets), strict=True)]
     words = [*map(_count_words, sources)]

@@ -1,4 +1,4 @@
-"""What a user is told of an import: how much there is, and what was kept out or cut."""
+"""Lines on stderr about a corpus that was imported."""
 
 import sys
 from collections.abc import Mapping
@@ -7,23 +7,23 @@ from typing import Any
 from attention_jax.data.config import DataConfig
 from attention_jax.data.splits import SHARE
 
-MOST_HELD_OUT = 0.2  # of the pairs, without a warning
+MOST_HELD_OUT = 0.2  # the largest share of the pairs that is held out without a warning
 
 
 def tell_import(meta: Mapping[str, Any]) -> None:
-    """A line of counts, and one for everything that was kept out, repeated, skipped or cut; `meta` is a corpus's."""
+    """Print the counts of a corpus's `meta`, and how many pairs were left out, repeated, skipped or truncated."""
     counts = ", ".join(f"{count:,} {name}" for name, count in meta["pairs"].items())
     print(f"pairs: {counts}; vocabulary: {meta['vocabulary'][0]:,} and {meta['vocabulary'][1]:,}", file=sys.stderr)
     tell_skipped(meta)
     if meta["too_long"]["pairs"]:
         what = {"truncate": "truncated", "skip": "skipped"}[meta["too_long"]["what"]]
-        of = ", ".join(f"{count:,} {name}" for name, count in meta.get("too_long_by_split", {}).items() if count)
-        told = f"{what} {meta['too_long']['pairs']:,} pairs longer than config.data.max_length"
-        print(f"{told}: {of}" if of else told, file=sys.stderr)
+        by_split = ", ".join(f"{count:,} {name}" for name, count in meta.get("too_long_by_split", {}).items() if count)
+        line = f"{what} {meta['too_long']['pairs']:,} pairs longer than config.data.max_length"
+        print(f"{line}: {by_split}" if by_split else line, file=sys.stderr)
 
 
 def tell_held_out(meta: Mapping[str, Any], data: DataConfig) -> None:
-    """A warning where sizes that were asked for hold out more than a fifth of the pairs that there are to train on."""
+    """Print a warning if the sizes of a config hold out more than a fifth of the pairs."""
     given = {"validation": data.validation_path, "test": data.test_path}
     drawn = sum(meta["pairs"].get(name, 0) for name, path in given.items() if not path)
     share = drawn / (drawn + meta["pairs"]["train"])
@@ -36,7 +36,7 @@ def tell_held_out(meta: Mapping[str, Any], data: DataConfig) -> None:
 
 
 def tell_skipped(counts: Mapping[str, Any]) -> None:
-    """What an import kept out, or found more than once; an older one did not count all of it."""
+    """Print how many pairs an import left out, found more than once or skipped; older imports have fewer counts."""
     if counts.get("left_out"):
         print(f"left out {counts['left_out']:,} training pairs whose source is in a held-out file", file=sys.stderr)
     if counts.get("in_both"):

@@ -1,4 +1,4 @@
-"""A translation model: built from a config, initialised, and its training loss."""
+"""A translation model: built from a config, initialised; its training loss."""
 
 import functools
 from collections.abc import Mapping
@@ -15,26 +15,25 @@ from attention_jax.models import TRANSLATORS
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
+from attention_jax.tasks.sections import of_section
 from attention_jax.training.description import Description, description_of
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
 
 
 def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
-    """The model that `config.model` names."""
+    """The model that `config.model` names. Raises UserError for values that do not fit."""
     if config.model.name not in TRANSLATORS:
         raise UserError(f"config.model.name={config.model.name!r}: choose one of {', '.join(TRANSLATORS)}.")
     kwargs: dict[str, Any] = {name: _dtype(config, name) for name in ("dtype", "param_dtype")}
     kwargs |= {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary, **config.model.kwargs}
     if kwargs.get("shared") == "all" and not config.data.joint_vocabulary:
         raise UserError(
-            "config.model.kwargs.shared='all' needs one vocabulary of both languages: set "
-            "config.data.joint_vocabulary=True, or shared='target'."
+            "config.model.kwargs.shared='all': needs one vocabulary of both languages. Set "
+            "config.data.joint_vocabulary=True, or choose shared='target'."
         )
-    try:
+    with of_section("config.model.kwargs"):
         model = TRANSLATORS[config.model.name](**with_backend(kwargs, config.data.buckets[-1]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"config.model.kwargs: {error}") from None
     require_room(model, config.data.buckets[-1])
     return model
 
@@ -48,7 +47,7 @@ def init(model: nn.Module, key: jax.Array) -> Variables:
 def loss(
     model: nn.Module, variables: Variables, batch: Mapping, dropout: Dropout | None, label_smoothing
 ) -> tuple[Sums, Variables]:
-    """Teacher-forced cross entropy of a batch, in nats, with its target tokens; and the collections it changed."""
+    """Teacher-forced cross entropy of a batch, in nats, and its target tokens; and the collections that it changed."""
     source, target = batch["source"], batch["target"]
     others = [name for name in variables if name != "params"]
     logits, changed = model.apply(variables, source, lengths_of(source), shifted(target), dropout, mutable=others)
@@ -56,7 +55,7 @@ def loss(
 
 
 def training_loss(model: nn.Module) -> Loss:
-    """The loss of a training step, with the label smoothing of its dynamic values."""
+    """The loss of a training step; label smoothing is one of its dynamic values."""
 
     def of_batch(variables, batch, dropout, hyper):
         return loss(model, variables, batch, dropout, hyper["label_smoothing"])
@@ -65,28 +64,28 @@ def training_loss(model: nn.Module) -> Loss:
 
 
 def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> Description:
-    """One training step on so many pairs padded to a length."""
+    """The description of a training step on `rows` pairs that are padded to `length`."""
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"source": tokens, "target": tokens}
     return description_of(config, functools.partial(init, model), training_loss(model), batch)
 
 
 def require_room(model: nn.Module, length: int) -> None:
-    """Raise UserError where the model has no place for texts of that length."""
+    """Raise UserError if the model has no room for texts of that length."""
     if model.room is not None and model.room < length:
         raise UserError(
-            f"config.model.kwargs: there is room for {model.room} words, and texts are padded to {length}. Train with "
-            "more (max_length of learned positions, score=location:longest=…)."
+            f"config.model.kwargs: the model has room for {model.room} tokens, and texts are padded to {length}. Train "
+            "with more: max_length of learned positions, score='location:longest=…'."
         )
 
 
 def lengths_of(tokens):
-    """How many tokens each row has, padding left out."""
+    """How many tokens each row has without padding."""
     return jnp.sum(tokens != PAD, axis=-1)
 
 
 def shifted(target):
-    """What the decoder reads before each word of the target: never the end, which no word follows."""
+    """The decoder's input before each word of the target; the end, which no word follows, becomes padding."""
     read = jnp.where(target == EOS, PAD, target)
     return jnp.concatenate([jnp.full_like(read[:, :1], BOS), read[:, :-1]], axis=1)
 

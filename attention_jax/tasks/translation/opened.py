@@ -1,4 +1,4 @@
-"""A trained translation run, opened: what `attention_jax.load` gives of it."""
+"""A trained translation run, opened: the object that `attention_jax.load` gives."""
 
 import dataclasses
 import functools
@@ -26,9 +26,10 @@ Pairs = str | Sequence[tuple[str, str]]  # a split by its name, or sentences wit
 
 
 class Attended(NamedTuple):
-    """What a model's heads did with one sentence, teacher forced; the words are tokens, ends included.
+    """What a model's heads do with one sentence, teacher forced.
 
-    `heads` are by kind: "encoder", "decoder", "cross"; weights [layers, heads, Q, K], outputs [layers, heads, Q, F].
+    `source` and `target` are tokens, ends included. `heads` are by kind: "encoder", "decoder", "cross"; weights
+    [layers, heads, Q, K], outputs [layers, heads, Q, F].
     """
 
     source: list[str]
@@ -38,9 +39,10 @@ class Attended(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OpenedTranslator(Opened):
-    """A trained translation run: `config`, `session`, `which`, `seed`, `folder`, `result`, `metrics()`, and below.
+    """A trained translator: `config`, `session`, `which`, `seed`, `folder`, `result`, `metrics()`, and those below.
 
-    `edits` change heads by the kind of their attention, with layers first: `{"cross": Edit(gate=ones[layers, heads])}`.
+    `edits` change heads, by kind of attention: `{"cross": Edit(gate=ones[layers, heads])}`, with layers as the first
+    axis of every array.
     """
 
     session: Session
@@ -52,7 +54,7 @@ class OpenedTranslator(Opened):
 
     @functools.cached_property
     def variables(self) -> Variables:
-        """Parameters, and a batch norm's moments where it has any."""
+        """Parameters, and the moments of batch norms if there are any."""
         return self.restored(self.session.init, self.session.corpus.vocabulary)
 
     @property
@@ -72,26 +74,26 @@ class OpenedTranslator(Opened):
     def attention(
         self, texts: Sequence[str], targets: Sequence[str] | None = None, edits: Edits = NO_EDITS
     ) -> list[Attended]:
-        """What every head of every layer does with each text and its target: its own translation unless given."""
+        """What every head does with each text and its target; targets are the model's translations unless given."""
         targets = self.translate(texts) if targets is None else targets
         source, target = encode(self.source, texts), encode(self.target, targets)
-        found: dict[int, Attended] = {}
-        for places, batch in batches_of(self._trained, source, target):
+        of_texts: dict[int, Attended] = {}
+        for indices, batch in batches_of(self._trained, source, target):
             kinds = jax.device_get(self._attention(self.variables, batch, dict(edits)))
-            for row, place in enumerate(places.tolist()):
-                found[place] = self._cut(kinds, row, source[place], target[place])
-        return [found[place] for place in sorted(found)]
+            for row, index in enumerate(indices.tolist()):
+                of_texts[index] = self._cut(kinds, row, source[index], target[index])
+        return [of_texts[index] for index in sorted(of_texts)]
 
     def scores(self, pairs: Pairs = "validation", edits: Edits = NO_EDITS) -> RowLosses:
-        """The loss of each pair of a split, or of those given: nats, and target tokens with the end; in their order."""
+        """The loss of each pair of a split, or of the pairs given, in their order: nats, and tokens with the end."""
         return row_losses(lambda batch: self._loss(self.variables, batch, dict(edits)), self._batches(pairs))
 
     def measure(self, split: str = "test") -> dict[str, Any]:
-        """Loss, perplexity, BLEU and chrF of a split that is held out, and how attention aligns it."""
+        """Loss, perplexity, BLEU and chrF of a held-out split, and how attention aligns its words."""
         return measure_split(self._trained, self._split(split), self.config).numbers
 
     def without_each_head(self, kind: str = "cross", pairs: Pairs = "validation") -> Removed:
-        """The loss of the pairs without each head of "encoder", "decoder" or "cross", against the whole model's."""
+        """The loss of the pairs without each head of a kind, "encoder", "decoder" or "cross", and the whole model's."""
         token = np.ones((1, 1), np.int32)
         layers, heads = size_of(self.model, self.variables, kind, token, np.ones(1, np.int32), token)
         return without_each_head(self._loss, self.variables, self._batches(pairs), kind, layers, heads)
@@ -143,5 +145,5 @@ class OpenedTranslator(Opened):
     def _split(self, name: str) -> Any:
         splits = self.session.corpus.splits
         if name not in splits:
-            raise UserError(f"{name!r}: this corpus has {', '.join(splits)}.")
+            raise UserError(f"split={name!r}: choose one of {', '.join(splits)}.")
         return splits[name]

@@ -1,4 +1,4 @@
-"""What translation writes down: its outputs, what tests of them need, and its attention."""
+"""The files of translation: its outputs, their statistics for tests of differences, and its attention."""
 
 import hashlib
 import os
@@ -20,18 +20,16 @@ from attention_jax.tasks.translation.measuring import sentence_scores
 from attention_jax.tasks.translation.translating import Trained, align, attention, translate
 
 SHOWN_TRANSLATIONS = 30
-SHOWN_HEADS = 3  # sentences of which every layer and head is drawn
-KEPT_ATTENTION = 2  # sentences whose attention a sweep lays side by side
+SHOWN_HEADS = 3  # how many sentences have every layer and head drawn
+KEPT_ATTENTION = 2  # how many sentences have their attention kept, for a sweep to draw side by side
 
 
 def write_outputs(config: ConfigDict, folder: Path, trained: Trained, outputs: list[dict[str, list[str]]]) -> None:
-    """The first seed's translations; and what tests of differences need, so that nobody decodes again.
+    """Write the first seed's translations, and scores.npz, so that tests of differences need not decode again.
 
-    `outputs` are every seed's translations of each split, and `trained` is the first seed.
-
-    scores.npz has, of every split, `SPLIT.bleu` and `SPLIT.bleu_13a`, [seeds, sentences, 10], with a digest of the
-    sentences, `SPLIT.references`; and the first seed's attention on the first held-out references, `attention.0`, …
-    with their words.
+    `outputs` are every seed's translations of each split; `trained` is the first seed. For every split scores.npz has
+    `SPLIT.bleu` and `SPLIT.bleu_13a`, [seeds, sentences, 10], and a digest of the sentences, `SPLIT.references`. It has
+    the first seed's attention on the first held-out pairs too: `attention.0`, … with their words.
     """
     splits = trained.corpus.splits
     scores: dict[str, Any] = {}
@@ -47,20 +45,20 @@ def write_outputs(config: ConfigDict, folder: Path, trained: Trained, outputs: l
 
 
 def _kept_attention(trained: Trained, split: Split) -> dict[str, np.ndarray]:
-    places = range(min(KEPT_ATTENTION, len(split.source)))
-    sides = [Sentences.join(side[place] for place in places) for side in (split.source, split.target)]
+    indices = range(min(KEPT_ATTENTION, len(split.source)))
+    sides = [Sentences.join(side[index] for index in indices) for side in (split.source, split.target)]
     words = [tokenizer.words for tokenizer in (trained.corpus.source, trained.corpus.target)]
-    kept = {f"attention.{place}": matrix for place, matrix in enumerate(align(trained, *sides))}
+    kept = {f"attention.{index}": matrix for index, matrix in enumerate(align(trained, *sides))}
     for name, side, read in zip(("source", "target"), sides, words, strict=True):
-        kept |= {f"attention.{place}.{name}": np.array(read(side[place])) for place in places}
+        kept |= {f"attention.{index}.{name}": np.array(read(side[index])) for index in indices}
     return kept
 
 
 def _write_attention_page(
-    trained: Trained, texts: dict[int, str], sources: Sentences, found: dict[int, list[int]], path: Path
+    trained: Trained, texts: dict[int, str], sources: Sentences, translations: dict[int, list[int]], path: Path
 ) -> None:
     first = Sentences.join(sources[i] for i in range(min(len(sources), SHOWN_TRANSLATIONS)))
-    outputs = list(found.values())[: len(first)]
+    outputs = list(translations.values())[: len(first)]
     with tempfile.TemporaryDirectory() as folder:
         figures = [
             _draw_attention(trained, first, outputs, Path(folder) / "attention.png"),
@@ -74,16 +72,16 @@ def _write_attention_page(
 
 
 def _write_attention_archive(
-    trained: Trained, texts: dict[int, str], sources: Sentences, found: dict[int, list[int]], path: Path
+    trained: Trained, texts: dict[int, str], sources: Sentences, translations: dict[int, list[int]], path: Path
 ) -> None:
-    """{"0.cross": [layers, heads, target, source], …, "0.source": words, "0.target": words}, for line 0."""
+    """Write an archive of {"0.cross": [layers, heads, target, source], …, "0.source": words, "0.target": words}, …"""
     del texts
-    targets, corpus = Sentences.join(found.values()), trained.corpus
+    targets, corpus = Sentences.join(translations.values()), trained.corpus
     arrays: dict[str, Any] = {}
-    for place, (line, kinds) in enumerate(zip(found, attention(trained, sources, targets), strict=True)):
+    for index, (line, kinds) in enumerate(zip(translations, attention(trained, sources, targets), strict=True)):
         arrays |= {f"{line}.{kind}": weights for kind, weights in kinds.items()}
-        arrays |= {f"{line}.source": corpus.source.words(sources[place])}
-        arrays |= {f"{line}.target": corpus.target.words(targets[place])}
+        arrays |= {f"{line}.source": corpus.source.words(sources[index])}
+        arrays |= {f"{line}.target": corpus.target.words(targets[index])}
     aside = path.with_name(f"{path.name}.partial.npz")
     np.savez_compressed(aside, **arrays)
     os.replace(aside, path)
@@ -93,16 +91,16 @@ ATTENTION_WRITERS = {".html": _write_attention_page, ".npz": _write_attention_ar
 
 
 def attention_examples(config: ConfigDict, trained: Trained, path: Path) -> Figure:
-    """Attention on held-out sentences, translated, evenly spread."""
+    """A figure of attention while evenly spaced held-out sentences are translated."""
     splits = trained.corpus.splits
     split = splits["validation" if "validation" in splits else "train"]
-    places = np.linspace(0, len(split.source) - 1, config.evaluate.examples).astype(int)
-    sources = Sentences.join(split.source[place] for place in places)
+    indices = np.linspace(0, len(split.source) - 1, config.evaluate.examples).astype(int)
+    sources = Sentences.join(split.source[index] for index in indices)
     return _draw_attention(trained, sources, translate(trained, sources), path)
 
 
 def _draw_attention(trained: Trained, sources: Sentences, outputs: Sequence[Sequence[int]], path: Path) -> Figure:
-    """Each translation beside the source words that its words looked at."""
+    """A figure of each translation against the source words that its words attend to."""
     targets, corpus = Sentences.join(outputs), trained.corpus
     return attention_figure(
         align(trained, sources, targets),
@@ -113,14 +111,14 @@ def _draw_attention(trained: Trained, sources: Sentences, outputs: Sequence[Sequ
 
 
 def _draw_heads(trained: Trained, sources: Sentences, outputs: Sequence[Sequence[int]], folder: Path) -> list[Figure]:
-    """Every layer's and head's map of the first sentences, where a sentence has more than one map."""
-    places, corpus = range(min(len(sources), SHOWN_HEADS)), trained.corpus
-    first = [Sentences.join(side[place] for place in places) for side in (sources, outputs)]
+    """Maps of every layer and head for the first sentences; none for a model with only one head."""
+    indices, corpus = range(min(len(sources), SHOWN_HEADS)), trained.corpus
+    first = [Sentences.join(side[index] for index in indices) for side in (sources, outputs)]
     drawn: list[Figure] = []
-    for place, kinds in zip(places, attention(trained, *first), strict=True):
+    for index, kinds in zip(indices, attention(trained, *first), strict=True):
         if sum(maps.shape[0] * maps.shape[1] for maps in kinds.values()) > 1:
-            words = corpus.source.words(sources[place]), corpus.target.words(outputs[place])
-            inside = folder / str(place)
+            words = corpus.source.words(sources[index]), corpus.target.words(outputs[index])
+            inside = folder / str(index)
             inside.mkdir()
-            drawn += head_figures(kinds, *words, inside, f"Sentence {place + 1}")
+            drawn += head_figures(kinds, *words, inside, f"Sentence {index + 1}")
     return drawn

@@ -1,4 +1,4 @@
-"""A translation model's compiled programs: its loss, its translations as `config.evaluate` says, its attention."""
+"""A translation model's compiled programs: its loss, its translations, its attention."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from attention_jax.tasks.choosing import require_drawing
 from attention_jax.tasks.translation.model import lengths_of, shifted
 from attention_jax.training.state import Variables
 
-Members = tuple[Variables, ...]  # what translates together: one model, or several whose probabilities are averaged
+Members = tuple[Variables, ...]  # the models that translate together: one, or several with averaged probabilities
 ENDS = {"bos": BOS, "eos": EOS, "pad": PAD}
 
 
@@ -36,10 +36,10 @@ class Translator(NamedTuple):
 
 
 def translator(model: nn.Module, config: ConfigDict) -> Translator:
-    """The model's programs: loss, translation as `config.evaluate` says, and attention, teacher forced.
+    """The model's programs: loss and attention, teacher forced, and translation as `config.evaluate` says.
 
-    The alignment is the mean over the heads of one decoder layer. A translation has up to `config.data.max_length`
-    words, or as many as a longer source.
+    The alignment is the mean over the heads of one decoder layer. A translation has at most `config.data.max_length`
+    words, or as many as its source if that is longer.
     """
     alignment_layer = config.evaluate.alignment_layer
 
@@ -52,25 +52,28 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
             for variables, memory in zip(members, memories, strict=True)
         ]
         steps: Any = [functools.partial(model.apply, variables, method="step") for variables in members]
-        return search(join_steps(steps), join_caches(caches), lengths == 0, longest, batch["place"])
+        return search(join_steps(steps), join_caches(caches), lengths == 0, longest, batch["index"])
 
     def weights(members, batch):
         arguments = (batch["source"], lengths_of(batch["source"]), shifted(batch["target"]))
-        found: list[Any] = [model.apply(variables, *arguments, method="attention") for variables in members]
-        kinds = [{kind: heads.weights for kind, heads in member.items()} for member in found]
-        return jax.tree.map(lambda *members: sum(members) / len(members), *kinds)
+        of_members: list[Any] = [model.apply(variables, *arguments, method="attention") for variables in members]
+        kinds = [{kind: heads.weights for kind, heads in member.items()} for member in of_members]
+        return jax.tree.map(lambda *arrays: sum(arrays) / len(arrays), *kinds)
 
     def alignment(members, batch):
         return jnp.mean(weights(members, batch)["cross"][:, alignment_layer], axis=1)
 
     def evaluation_loss(members, batch):
         source, target = batch["source"], batch["target"]
-        found: list[Any] = [model.apply(v, source, lengths_of(source), shifted(target)) for v in members]
-        return jax.vmap(cross_entropy)(mean_log_probs(found), target, target != PAD)
+        logits: list[Any] = [model.apply(v, source, lengths_of(source), shifted(target)) for v in members]
+        return jax.vmap(cross_entropy)(mean_log_probs(logits), target, target != PAD)
 
     layers = _attending_layers(model)
     if layers and not -layers <= alignment_layer < layers:
-        raise UserError(f"config.evaluate.alignment_layer={alignment_layer}: the decoder has {layers}.")
+        raise UserError(
+            f"config.evaluate.alignment_layer={alignment_layer}: needs {-layers} to {layers - 1}; the decoder has "
+            f"{layers} layers."
+        )
     return Translator(
         model,
         loss=jax.jit(evaluation_loss),
@@ -82,28 +85,31 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
 
 
 def _search(config: ConfigDict) -> Callable:
-    """How `config.evaluate` finds a translation: (step, cache, is_empty, max_length, places) → tokens."""
+    """The search that `config.evaluate` asks for: (step, cache, is_empty, max_length, indices) → tokens."""
     asked = config.evaluate
+    if asked.beams < 1:
+        raise UserError(f"config.evaluate.beams={asked.beams}: needs 1 or more.")
     if not 1 <= asked.n_best <= asked.beams:
-        raise UserError(
-            f"config.evaluate: beams={asked.beams} and n_best={asked.n_best} need 1 or more, and n_best at most beams."
-        )
+        raise UserError(f"config.evaluate.n_best={asked.n_best}: needs 1 to config.evaluate.beams={asked.beams}.")
     require_drawing(asked, "evaluate")
     if asked.temperature and asked.beams > 1:
-        raise UserError("config.evaluate: temperature draws words and beams search for them: choose one of the two.")
+        raise UserError(
+            f"config.evaluate.temperature={asked.temperature}: draws words, and config.evaluate.beams={asked.beams} "
+            "searches for them. Set temperature=0 or beams=1."
+        )
     find_best = _beam_search(config)
 
-    def draw(step, cache, is_empty, longest, places):
-        key = jax.random.key(asked.seed)  # made here: what is made outside may be another trace's
-        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(places)
+    def draw(step, cache, is_empty, longest, indices):
+        key = jax.random.key(asked.seed)  # made in this trace: a key from outside may belong to another trace
+        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(indices)
         kept = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p}
         return sample(step, cache, is_empty, longest, keys, **kept, **ENDS)
 
     def search(*arguments):
         return find_best(*arguments).tokens[:, 0]
 
-    def take_likeliest(step, cache, is_empty, longest, places):
-        del places
+    def take_likeliest(step, cache, is_empty, longest, indices):
+        del indices
         return greedy(step, cache, is_empty, longest, **ENDS)
 
     return draw if asked.temperature else search if asked.beams > 1 else take_likeliest
@@ -112,8 +118,8 @@ def _search(config: ConfigDict) -> Callable:
 def _beam_search(config: ConfigDict) -> Callable:
     beams, length_penalty = config.evaluate.beams, config.evaluate.length_penalty
 
-    def search(step, cache, is_empty, longest, places):
-        del places
+    def search(step, cache, is_empty, longest, indices):
+        del indices
         return beam_search(step, cache, is_empty, longest, beams=beams, length_penalty=length_penalty, **ENDS)
 
     return search
@@ -122,7 +128,7 @@ def _beam_search(config: ConfigDict) -> Callable:
 def _attending_layers(model: nn.Module) -> int:
     """How many decoder layers attend to the source."""
     tokens, lengths = jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32)
-    found: Any = jax.eval_shape(
+    kinds: Any = jax.eval_shape(
         lambda key: model.init_with_output(key, tokens, lengths, tokens, method="attention")[0], jax.random.key(0)
     )
-    return found["cross"].weights.shape[1] if "cross" in found else 0
+    return kinds["cross"].weights.shape[1] if "cross" in kinds else 0

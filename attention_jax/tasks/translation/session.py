@@ -1,4 +1,4 @@
-"""Translation, opened once: the corpus, the model with its programs, and what a run has trained."""
+"""Translation, opened once: the corpus, the model with its programs, and a run's variables."""
 
 import dataclasses
 import functools
@@ -20,9 +20,9 @@ from attention_jax.training.saved import Init
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """Everything that a config's translator needs, each part made when first asked for, and once.
+    """Everything that a config's translator needs; each part is made once, when it is first asked for.
 
-    `folder` is where the corpus is; it is imported there where it is not yet.
+    `folder` has the corpus, which is imported there if it is not yet.
     """
 
     config: ConfigDict
@@ -36,7 +36,7 @@ class Session:
 
     @functools.cached_property
     def corpus(self) -> Corpus:
-        """The corpus, with the vocabularies of `config.train.init_from` where a run is named there."""
+        """The corpus, with the vocabularies of `config.train.init_from` if that names a run."""
         start = self.config.train.init_from
         return load_or_import(self.folder, self.data, Path(start) / "data" if start else None)
 
@@ -60,22 +60,22 @@ class Session:
         return functools.partial(init, self.programs.model)
 
     def trained(self, config: ConfigDict, run: Path) -> list[Trained]:
-        """What translates in the folder of a trained run, for each seed, as `config.evaluate` says.
+        """The models of a trained run that translate, for each seed, as `config.evaluate` says.
 
-        The run's config may differ from this one's in dynamic values. One run's variables are kept, the last one's.
+        The run's config may differ from this one in dynamic values. Only the latest run's variables are kept.
         """
         if run not in self._restored:
             self._restored.clear()
             saved = (config, run, self.init, self.corpus.vocabulary)
-            every = COMBINE[config.evaluate.combine](config.evaluate.last, *saved)
-            self._restored[run] = [Trained(self.programs, members, self.corpus, self.data) for members in every]
+            of_seeds = COMBINE[config.evaluate.combine](config.evaluate.last, *saved)
+            self._restored[run] = [Trained(self.programs, members, self.corpus, self.data) for members in of_seeds]
         return self._restored[run]
 
     @functools.cached_property
     def book(self) -> dict[str, Reference]:
-        """The sentences of `config.evaluate.book_sentences` that the corpus has, in their order, from any split."""
+        """The sentences of `config.evaluate.book_sentences` that are in the corpus, from any split, in their order."""
         sentences = [" ".join(split_words(sentence)) for sentence in self.config.evaluate.book_sentences]
-        known = {" ".join(split_words(found.source)): found for found in load_references(self.folder, sentences)}
+        known = {" ".join(split_words(each.source)): each for each in load_references(self.folder, sentences)}
         return {sentence: known[sentence] for sentence in sentences if sentence in known}
 
     @functools.cached_property
@@ -89,6 +89,6 @@ class Session:
 
 
 def open_session(config: ConfigDict, folder: Path) -> Session:
-    """A session. Raises UserError, before any work, where `config.evaluate` asks for what there will not be."""
+    """A session. Raises UserError, before any work, for a `config.evaluate.combine` that the run cannot give."""
     require_combination(config)
     return Session(config, folder)

@@ -1,4 +1,4 @@
-"""Translation as the training loop needs it: batches of pairs, the loss, and what is measured on the way."""
+"""Translation as the training loop needs it: batches of pairs, the loss, and metrics during training."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import flax.traverse_util
 import jax
 import numpy as np
 
-from attention_jax.data.batching import Batches, gather_on_host, split_buckets
+from attention_jax.data.batching import TrainingBatches, gather_on_host, split_buckets
 from attention_jax.errors import UserError
 from attention_jax.tasks.translation.measuring import measure_split, training_nll
 from attention_jax.tasks.translation.model import training_loss
@@ -18,26 +18,24 @@ BEST_BY = ("validation.bleu", "validation.loss", "train.nll", "train.loss")
 
 
 def task_of(session: Session) -> Task:
-    """What the training loop needs; a batch is gathered by row inside the compiled step."""
+    """What the training loop needs; the compiled step gathers its batch from a table, by row."""
     _require_best_by(session)
     data, steps_per_call = session.data, session.config.train.steps_per_call
     buckets = split_buckets(session.corpus.splits["train"], data.batch_tokens)
-    tables = (
-        jax.device_put([bucket.rows(np.arange(len(bucket.places))) for bucket in buckets]) if data.on_device else []
-    )
-    batches = Batches(buckets, steps_per_call)
+    tables = jax.device_put([bucket.rows(np.arange(len(bucket.pairs))) for bucket in buckets]) if data.on_device else []
+    ordered = TrainingBatches(buckets, steps_per_call)
 
-    def call(seed, step, stop):
-        chosen = batches.call(seed, step, stop)
+    def batches(seed, step, stop):
+        steps = ordered.take(seed, step, stop)
         if data.on_device:
-            return tables[chosen.bucket], chosen.rows
-        return gather_on_host(buckets[chosen.bucket], chosen.rows, steps_per_call)
+            return tables[steps.bucket], steps.rows
+        return gather_on_host(buckets[steps.bucket], steps.rows, steps_per_call)
 
     return Task(
         init=session.init,
         loss=training_loss(session.programs.model),
-        call=call,
-        steps_per_epoch=batches.steps_per_epoch,
+        call=batches,
+        steps_per_epoch=ordered.steps_per_epoch,
         evaluate=lambda variables: measure_so_far(session, variables),
         is_table_shared=data.on_device,
         vocabulary=session.corpus.vocabulary,
@@ -45,12 +43,12 @@ def task_of(session: Session) -> Task:
 
 
 def measure_so_far(session: Session, variables: Any) -> dict[str, float]:
-    """What is measured while training goes on, by its whole name: of the training pairs, and of validation."""
+    """The metrics during training, by their full names, of training pairs and of the validation split."""
     trained = Trained(session.programs, (variables,), session.corpus, session.data)
-    found: dict[str, dict] = {"train": {"nll": training_nll(trained)}}
+    numbers: dict[str, dict] = {"train": {"nll": training_nll(trained)}}
     if "validation" in session.corpus.splits:
-        found["validation"] = measure_split(trained, session.corpus.splits["validation"], session.config).numbers
-    flat = flax.traverse_util.flatten_dict(found, sep=".")
+        numbers["validation"] = measure_split(trained, session.corpus.splits["validation"], session.config).numbers
+    flat = flax.traverse_util.flatten_dict(numbers, sep=".")
     return {name: value for name, value in flat.items() if isinstance(value, (int, float))}
 
 

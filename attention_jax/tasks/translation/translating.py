@@ -1,4 +1,4 @@
-"""What trained members say of many sentences: translations, alignments, attention."""
+"""Trained models over many sentences: translations, alignments, attention."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -15,11 +15,11 @@ from attention_jax.evaluation.translation import Batches, gather_rows
 from attention_jax.tasks.translation.model import require_room
 from attention_jax.tasks.translation.programs import Members, Translator
 
-EVALUATION_TOKENS = 4096  # padded tokens of a side in a batch that is only measured
+EVALUATION_TOKENS = 4096  # padded tokens on each side of a batch in evaluation
 
 
 class Trained(NamedTuple):
-    """Members, their programs, and the corpus that they were trained on."""
+    """The members that translate together, their programs, and the corpus that they were trained on."""
 
     programs: Translator
     members: Members
@@ -28,34 +28,34 @@ class Trained(NamedTuple):
 
 
 def translate_texts(trained: Trained, texts: Sequence[str]) -> list[str]:
-    """The translation of each text, whole, however the training pairs were cut."""
+    """The translation of each text; no text is truncated, whatever happened to training pairs."""
     sources = encode(trained.corpus.source, texts)
     return [trained.corpus.target.decode(ids) for ids in translate(trained, sources)]
 
 
 def translate(trained: Trained, sources: Sentences, numbers: np.ndarray | None = None) -> list[list[int]]:
-    """Translations, as ids with the end where one was written, in the order of the sources.
+    """The ids of each source's translation, in the order of the sources; with the end, if one was written.
 
-    What is drawn goes by their numbers.
+    If words are drawn at random, `numbers` decide each source's random key.
     """
     numbers = np.arange(len(sources)) if numbers is None else numbers
 
     def program(batch):
-        place = np.where(batch["place"] >= 0, numbers[batch["place"]], NO_ROW)
-        return trained.programs.translate(trained.members, batch | {"place": place})
+        index = np.where(batch["index"] >= 0, numbers[batch["index"]], NO_ROW)
+        return trained.programs.translate(trained.members, batch | {"index": index})
 
     return [row[row != PAD].tolist() for row in gather_rows(program, batches_of(trained, sources, sources))]
 
 
 def translate_n_best(trained: Trained, sources: Sentences, count: int) -> list[list[tuple[float, list[int]]]]:
-    """The `count` best translations of every source with their scores, in nats over the length penalty, best first."""
-    found: dict[int, list[tuple[float, list[int]]]] = {}
-    for places, batch in batches_of(trained, sources, sources):
+    """The `count` best translations of every source, best first, with scores: nats divided by the length penalty."""
+    of_sources: dict[int, list[tuple[float, list[int]]]] = {}
+    for indices, batch in batches_of(trained, sources, sources):
         tokens, scores = jax.device_get(trained.programs.n_best(trained.members, batch))
-        for row, place in enumerate(places.tolist()):
+        for row, index in enumerate(indices.tolist()):
             ids = (hypothesis[hypothesis != PAD].tolist() for hypothesis in tokens[row, :count])
-            found[place] = list(zip(scores[row, :count].tolist(), ids, strict=True))
-    return [found[place] for place in sorted(found)]
+            of_sources[index] = list(zip(scores[row, :count].tolist(), ids, strict=True))
+    return [of_sources[index] for index in sorted(of_sources)]
 
 
 def align(trained: Trained, source: Sentences, target: Sentences) -> list[np.ndarray]:
@@ -66,25 +66,25 @@ def align(trained: Trained, source: Sentences, target: Sentences) -> list[np.nda
 
 
 def attention(trained: Trained, source: Sentences, target: Sentences) -> list[dict[str, np.ndarray]]:
-    """Every layer's and head's weights of every pair, teacher forced, by kind: `[layers, heads, queries, keys]`."""
+    """The weights of all layers and heads for every pair, teacher forced, by kind: `[layers, heads, Q, K]`."""
     programs, members = trained.programs, trained.members
-    found: dict[int, dict[str, np.ndarray]] = {}
-    for places, batch in batches_of(trained, source, target):
+    of_pairs: dict[int, dict[str, np.ndarray]] = {}
+    for indices, batch in batches_of(trained, source, target):
         kinds = jax.device_get(programs.weights(members, batch))
-        for row, place in enumerate(places.tolist()):
-            t, s = len(target[place]), len(source[place])
+        for row, index in enumerate(indices.tolist()):
+            t, s = len(target[index]), len(source[index])
             sizes = {"encoder": (s, s), "decoder": (t, t), "cross": (t, s)}
-            found[place] = {kind: kinds[kind][row, :, :, : sizes[kind][0], : sizes[kind][1]] for kind in kinds}
-    return [found[place] for place in sorted(found)]
+            of_pairs[index] = {kind: kinds[kind][row, :, :, : sizes[kind][0], : sizes[kind][1]] for kind in kinds}
+    return [of_pairs[index] for index in sorted(of_pairs)]
 
 
 def encode(tokenizer: Tokenizer, texts: Iterable[str]) -> Sentences:
-    """Each text's ids with its end."""
+    """Each text's ids, with an end."""
     return Sentences.join([*tokenizer.encode(text), EOS] for text in texts)
 
 
 def batches_of(trained: Trained, source: Sentences, target: Sentences) -> Batches:
-    """Every pair once, in few shapes, so that little is compiled: each twice as long as the one before."""
+    """Every pair once, in batches of few shapes, each twice as long as the one before, so that little is compiled."""
     longest = int(max(source.lengths.max(initial=0), target.lengths.max(initial=0)))
     boundaries, last = [trained.data.buckets[0]], trained.data.buckets[-1]
     while boundaries[-1] < longest:
@@ -93,5 +93,5 @@ def batches_of(trained: Trained, source: Sentences, target: Sentences) -> Batche
     if room is not None and room >= longest:
         boundaries[-1] = min(boundaries[-1], room)
     require_room(trained.programs.model, boundaries[-1])
-    tokens = min(EVALUATION_TOKENS, len(source) * boundaries[-1])  # no rows to fill up for a sentence alone
+    tokens = min(EVALUATION_TOKENS, len(source) * boundaries[-1])  # no more rows than there are pairs
     return in_order(make_buckets(source, target, boundaries, tokens))

@@ -10,7 +10,7 @@ import pytest
 from attention_jax.data.tokenizers import BOS, EOS, PAD, UNK
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.tasks.language_model.generating import LEAST_ROOM, Drawing, Generator, Order
+from attention_jax.tasks.language_model.generating import LEAST_ROOM, Drawing, Generator, Request
 from attention_jax.tasks.language_model.model import draw_positions, init
 
 SIZES = {
@@ -60,29 +60,29 @@ def read_again(positions, count, context=0):
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "learned", "randomized_sinusoidal:longest=200"])
 def test_a_cache_that_grows_writes_what_the_whole_text_read_again_would(positions):
     count = LEAST_ROOM + 20
-    found = written(positions, Order(count, False, 0, GREEDY))
+    found = written(positions, Request(count, False, 0, GREEDY))
     assert found.tolist() == [read_again(positions, count)]
 
 
 @pytest.mark.parametrize("context", [1, 2, 7, 12])
 def test_where_the_context_is_full_its_later_half_is_read_again(context):
-    found = written("rotary", Order(30, False, context, GREEDY))
+    found = written("rotary", Request(30, False, context, GREEDY))
     if context >= len(PROMPT):
         assert found.tolist() == [read_again("rotary", 30, context)]
     assert found.shape == (1, 30)
 
 
 def test_a_text_is_drawn_alike_however_many_are_and_whatever_blocks_it_comes_in():
-    alone = written("rotary", Order(21, False, 0, WARM))
-    three = written("rotary", Order(40, False, 0, WARM), samples=3)
+    alone = written("rotary", Request(21, False, 0, WARM))
+    three = written("rotary", Request(40, False, 0, WARM), samples=3)
     np.testing.assert_array_equal(alone[0], three[0, :21])
     assert len({tuple(row) for row in three}) == 3
-    assert not np.array_equal(written("rotary", Order(21, False, 0, WARM), seed=1), alone)
+    assert not np.array_equal(written("rotary", Request(21, False, 0, WARM), seed=1), alone)
     assert not np.isin(three, [PAD, BOS, UNK, EOS]).any()
 
 
 def test_a_text_ends_where_documents_do_and_then_there_is_padding():
-    rows = written("rotary", Order(200, True, 16, Drawing(5.0, 0, 1.0)), samples=4)
+    rows = written("rotary", Request(200, True, 16, Drawing(5.0, 0, 1.0)), samples=4)
     ends = [np.flatnonzero(row == EOS) for row in rows]
     assert all(len(end) == 1 for end in ends)
     for row, (end,) in zip(rows, ends, strict=True):
@@ -92,14 +92,16 @@ def test_a_text_ends_where_documents_do_and_then_there_is_padding():
 
 
 def test_a_table_refuses_what_has_no_room_before_anything_is_written():
-    with pytest.raises(UserError, match=r"context=all .*'learned' places up to 100 words, not 105: .*generate.context"):
-        written("learned", Order(100, False, 0, GREEDY))
-    assert written("learned", Order(130, False, 50, GREEDY)).shape == (1, 130)
+    with pytest.raises(
+        UserError, match=r"config.generate.context=0: .*'learned': has positions for 100 tokens, not for 105"
+    ):
+        written("learned", Request(100, False, 0, GREEDY))
+    assert written("learned", Request(130, False, 50, GREEDY)).shape == (1, 130)
 
 
 def test_what_does_not_read_token_by_token_does_not_write():
     model = LanguageModel.of(**SIZES | {"positions": "none", "mixer": "gru"})
     blocks = Generator(model).blocks(init(model, jax.random.key(0)), PROMPT, jax.random.split(jax.random.key(0), 1),
-                                     Order(3, False, 0, GREEDY))  # fmt: skip
+                                     Request(3, False, 0, GREEDY))  # fmt: skip
     with pytest.raises(UserError, match="--mode=generate: config.model.mixer='gru': only 'attention' reads"):
         next(blocks)

@@ -98,12 +98,12 @@ def test_packed_documents_are_measured_each_alone(tmp_path):
 def test_a_call_holds_its_own_rows_and_only_those(tmp_path, packing):
     path = write_folder(tmp_path / "texts", DOCUMENTS)
     session = opened(tmp_path, data__path=path, data__packing=packing)
-    table, rows = session.source.call(3, 5, 8)
+    table, rows = session.source.batches(3, 5, 8)
     assert rows.shape == (3, 3)
     assert {part.shape for part in table.values()} == {(12, 16)}
     assert not table["targets"][9:].any()
     assert ("segments" in table) == (packing == "documents") == session.source.has_segments
-    alone, _ = session.source.call(3, 6, 7)
+    alone, _ = session.source.batches(3, 6, 7)
     texts = session.source.texts({name: part[rows[1]] for name, part in table.items()}, {})
     np.testing.assert_array_equal(texts.tokens, alone["tokens"][:3])
     np.testing.assert_array_equal(texts.is_counted, np.asarray(texts.targets) != PAD)
@@ -148,15 +148,16 @@ def test_figures_of_a_text_of_one_endless_word_are_not_finite_and_one_of_none_ha
     ("overrides", "message"),
     [
         ({"data.packing": "rows"}, "config.data.packing='rows': choose one of windows, documents"),
-        ({"data.packing": "documents"}, "config.data.packing='documents': a text file by itself is one running text"),
+        ({"data.packing": "documents"}, "config.data.packing='documents': one text file has no documents"),
         ({"data.source": "csv"}, "config.data.source='csv': choose one of text, jsonl, tfds"),
         ({"data.batch": 0}, "config.data.batch=0: needs 1 or more"),
         ({"evaluate.batch": 0}, "config.evaluate.batch=0: needs 1 or more"),
-        ({"evaluate.stride": 17}, "config.evaluate.stride=17: windows of 16 tokens"),
+        ({"evaluate.stride": 17}, "config.evaluate.stride=17: is more than a window's 16 tokens"),
         ({"evaluate.tokens": -1}, "config.evaluate.tokens=-1: needs 0 or more"),
         (
             {"model.positions": "learned", "model.max_length": 16, "evaluate.length": 32},
-            "config.data.length=16, config.evaluate.length=32, config.model.max_length: .*up to 16 words, not 32",
+            "config.model.positions='learned': has positions for 16 tokens, not for 32. Raise config.model.max_length "
+            ".*, or lower config.data.length=16 and config.evaluate.length=32",
         ),
         ({"data.length": 10_000_000}, "config.data.length=10000000: the training text has only .* tokens"),
     ],
@@ -169,5 +170,5 @@ def test_what_does_not_fit_is_refused_by_its_key(tmp_path, overrides, message):
 def test_layers_that_would_mix_documents_are_refused(tmp_path):
     path = write_folder(tmp_path / "texts", DOCUMENTS)
     session = opened(tmp_path, data__path=path, data__packing="documents", model__mixer="gru", model__positions="none")
-    with pytest.raises(UserError, match=r"config.model.mixer='gru' reads each row as one text.*packing=windows"):
+    with pytest.raises(UserError, match=r"config.model.mixer='gru': reads each row as one text.*packing=windows"):
         session.check()

@@ -29,7 +29,7 @@ def test_padding_changes_neither_the_training_loss_nor_what_a_batch_norm_learns(
 def test_one_table_for_all_embeddings_needs_one_vocabulary_even_where_two_have_one_size():
     config = get_config("transformer_small,embedded")
     config.model.kwargs.shared = "all"
-    with pytest.raises(UserError, match="shared='all' needs one vocabulary of both languages"):
+    with pytest.raises(UserError, match="config.model.kwargs.shared='all': needs one vocabulary of both languages"):
         build(config, 50, 50)
     config.data.joint_vocabulary = True
     assert build(config, 50, 50)
