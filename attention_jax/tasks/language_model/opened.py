@@ -58,10 +58,17 @@ class OpenedLanguageModel(Opened):
         return np.asarray(encode(self.text.tokenizer, text), np.int32)[None]
 
     def generate(self, prompt: str = "", **asked: Any) -> str:
-        """A prompt and the text that follows it; `asked` are keys of `config.generate`, such as `tokens=100`."""
-        config = ConfigDict(self.config.to_dict())
-        config.generate.update(asked)
+        """A prompt and the text that follows it; `asked` are keys of `config.generate`, such as `tokens=100`.
+
+        Raises UserError for another key, and for a run without a text or without `config.generate`.
+        """
         _ = self.text
+        if "generate" not in self.config:
+            raise UserError(f"{self.folder}: its config has no section generate, which says how a text is written.")
+        config = ConfigDict(self.config.to_dict())
+        if unknown := [key for key in asked if key not in config.generate]:
+            raise UserError(f"generate({unknown[0]}=…): no such key. Choose of {', '.join(config.generate)}.")
+        config.generate.update(asked)
         return "".join(prompts.generate(self.session, config, self.variables, prompt))
 
     def example(self, length: int) -> Tokens:

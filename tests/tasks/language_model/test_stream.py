@@ -180,6 +180,15 @@ def test_layers_that_would_mix_documents_are_refused(tmp_path):
         session.check()
 
 
+def test_a_file_is_measured_whole_whatever_share_of_the_training_text_is_held_out(tmp_path):
+    for name in ("train", "held_out", "other"):
+        (tmp_path / f"{name}.txt").write_text("".join(DOCUMENTS), encoding="utf-8")
+    paths = {"data__path": str(tmp_path / "train.txt"), "data__validation_path": str(tmp_path / "held_out.txt")}
+    session = opened(tmp_path, **paths, data__held_out=0.0)
+    (found,) = evaluate_file(session, [variables_of(session)], str(tmp_path / "other.txt"))
+    assert found["bytes"] == len("".join(DOCUMENTS).encode())
+
+
 def test_a_score_by_where_a_key_stands_is_refused_in_packed_rows(tmp_path):
     path = write_folder(tmp_path / "texts", DOCUMENTS)
     session = opened(tmp_path, data__path=path, data__packing="documents", model__score="location")
