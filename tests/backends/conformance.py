@@ -27,23 +27,15 @@ from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.transformer import into_cache
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Spec
-from attention_jax.ops.masking import (
-    causal_mask,
-    combine,
-    materialize,
-    prefix_mask,
-    segment_mask,
-    valid_lens_mask,
-    window_mask,
-)
+from attention_jax.ops.masking import causal_mask, combine, prefix_mask, segment_mask, valid_lens_mask, window_mask
 from attention_jax.ops.positions import make_encoding
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 BATCH, LENGTH, WIDTH, HEADS, KV_HEADS = 2, 7, 8, 4, 2
 ROOM = LENGTH + 1  # of a cache
-SEGMENTS = jnp.array([[1, 1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 2, 2, 2]])
-LENGTHS, PREFIX = jnp.array([LENGTH, 4]), jnp.array([2, 5])
+MEMBERS = 2  # of a model that is vmapped
+SEGMENTS, LENGTHS, PREFIX = map(jnp.array, (oracle.SEGMENTS, oracle.LENGTHS, oracle.PREFIXES))
 PACKED = ((0, 4), (4, 7))  # where the texts of a packed row begin and end
 
 # (queries, keys, cached) → the mask; `first` is the index of the first query
@@ -124,6 +116,52 @@ def covering(seed=0):
     return chosen
 
 
+SETTINGS = ("score", "normalizer", "encoding", "mask")
+# What one cell each of a backend has instead of plain calls without dropout in float32.
+CHANGES: dict[str, tuple[dict, ...]] = {
+    "reference": ({"mode": "cached"}, {"dropout": 0.4}, {"dtype": "bfloat16"}),
+    "chunked": ({"mode": "cached"}, {"mode": "packed"}, {"mode": "vmapped", "dropout": 0.4}, {"dtype": "bfloat16"}),
+}
+
+
+def few():
+    """A few cells in which each backend meets every score, normalizer, encoding and mask that it takes, and `CHANGES`.
+
+    Each next cell has the most that its backend has not met yet.
+    """
+    names = [AXES[axis] for axis in SETTINGS]
+    chosen = []
+    for backend in AXES["backend"]:
+        every = (
+            Cell(score, normalizer, mask, encoding, 0.0, "float32", backend, "plain")
+            for score, normalizer, encoding, mask in itertools.product(*names)
+        )
+        taken = functools.cache(lambda *named, at=backend: not refusal(Cell(*named[:2], "", named[2], 0, "", at, "")))
+        cells = [cell for cell in every if taken(cell.score, cell.normalizer, cell.encoding)]
+        cells = [cells[index] for index in np.random.default_rng(0).permutation(len(cells))]
+        here, new = [], set().union(*map(settings_of, cells))
+        while new:
+            here.append(max(cells, key=lambda cell: len(settings_of(cell) & new)))
+            new -= settings_of(here[-1])
+        chosen += changed(here, CHANGES[_name(backend)])
+    return chosen
+
+
+def settings_of(cell):
+    """The values of a cell that `few` has all of."""
+    return {(axis, getattr(cell, axis)) for axis in SETTINGS}
+
+
+def changed(cells, changes):
+    """The cells, one of them with each of the changes."""
+    cells, left = list(cells), list(range(len(cells)))
+    for change in changes:
+        index = next(index for index in left if is_sensible(cells[index]._replace(**change)))
+        cells[index] = cells[index]._replace(**change)
+        left.remove(index)
+    return cells
+
+
 def pairs_of(cell):
     """Every two values of a cell, with its backend."""
     named = [item for item in cell._asdict().items() if item[0] != "backend"]
@@ -192,61 +230,55 @@ def computed(cell, variables, texts):
 
 def expected(cell, variables, texts):
     """What the oracle says."""
-    record = make_encoding(cell.encoding)
     params = dict(variables["params"])
     own = params.pop("encoding", {})
-    sizes = (cell.score, cell.normalizer, HEADS, KV_HEADS)
+    names = (cell.score, cell.normalizer, cell.encoding)
     dropout = Dropout(jax.random.key(9), cell.dropout) if cell.dropout else None
 
-    def of(begin, end, mask, batch=slice(None)):
-        part = texts[batch, begin:end]
-        positions = np.broadcast_to(np.arange(end - begin), (len(part), end - begin))
-        return oracle.attention(sizes, part, params, own, record, mask, positions, dropout)
+    def of(begin, end):
+        mask = oracle.allowed(cell.mask, cell.mode == "cached", BATCH, end - begin)
+        part, positions = texts[:, begin:end], range(end - begin)
+        return oracle.attention(names, (HEADS, KV_HEADS), part, params, own, mask, positions, dropout)
 
-    if cell.mode == "packed":
-        return jnp.concatenate([of(begin, end, allowed(cell, end - begin)) for begin, end in PACKED], axis=1)
-    return of(0, LENGTH, allowed(cell, LENGTH))
-
-
-def allowed(cell, length):
-    """Who may attend to whom, [B, T, T], by the mask's definition and, with a cache, to what is there already."""
-    mask = MASKS[cell.mask](length, length, 0)
-    found = np.ones((length, length), bool) if mask is None else np.asarray(materialize(mask))
-    if cell.mode == "cached":
-        found = found & np.tri(length, dtype=bool)
-    return np.broadcast_to(found, (BATCH, length, length))
+    return jnp.concatenate([of(*ends) for ends in (PACKED if cell.mode == "packed" else ((0, LENGTH),))], axis=1)
 
 
 def errors(cell):
     """How far a cell is from the oracle, forward and by every gradient, relative to the largest number of each."""
-    members = 2 if cell.mode == "vmapped" else None
-    _, variables, _ = subject(cell, members)
-    variables, texts, weigh = jax.tree.map(  # what is rounded before the first product is rounded for both
-        lambda a: a.astype(cell.dtype).astype(jnp.float32), (variables, *inputs(members))
-    )
-
-    def valued(function, variables, texts, weigh):
-        out, pull = jax.vjp(functools.partial(function, cell), variables, texts)
-        return out, *pull(weigh.astype(out.dtype))
-
-    run = functools.partial(valued, computed)
-    found = (jax.jit(jax.vmap(run)) if members else jax.jit(run))(variables, texts, weigh)
-    with exact():
-        double = lambda tree: jax.tree.map(lambda a: jnp.asarray(np.asarray(a, np.float64)), tree)  # noqa: E731
-        arguments = [double(tree) for tree in (variables, texts, weigh)]
-        if members:
-            rows = [jax.tree.map(lambda a, m=m: a[m], arguments) for m in range(members)]
-            wanted = jax.tree.map(lambda *a: np.stack(a), *[valued(expected, *row) for row in rows])
-        else:
-            wanted = valued(expected, *arguments)
-        wanted = jax.tree.map(lambda a: np.asarray(a, np.float64), wanted)
-    found, wanted = (jax.tree_util.tree_leaves_with_path(tree) for tree in (found, wanted))
+    run = functools.partial(valued, computed, cell)
+    found = jax.jit(jax.vmap(run) if cell.mode == "vmapped" else run)(*arguments(cell))
+    found, wanted = (jax.tree_util.tree_leaves_with_path(tree) for tree in (found, right(cell)))
     scale = max(np.abs(leaf).max(initial=0) for _, leaf in wanted)
     return {
         jax.tree_util.keystr(path): np.abs(np.asarray(one, np.float64) - other).max(initial=0)
         / max(np.abs(other).max(initial=0), 1e-2 * scale)
         for (path, one), (_, other) in zip(found, wanted, strict=True)
     }
+
+
+def valued(function, cell, variables, texts, weigh):
+    """What a function gives for a cell, and its gradients."""
+    out, pull = jax.vjp(functools.partial(function, cell), variables, texts)
+    return out, *pull(weigh.astype(out.dtype))
+
+
+def arguments(cell):
+    """Variables, texts and weights; what the code rounds before the first product is rounded for the oracle too."""
+    members = MEMBERS if cell.mode == "vmapped" else None
+    rounded = lambda a: a.astype(cell.dtype).astype(jnp.float32)  # noqa: E731
+    return jax.tree.map(rounded, (subject(cell, members)[1], *inputs(members)))
+
+
+@functools.cache
+def right(cell):
+    """What the oracle gives for a cell, and its gradients, in float64."""
+    given = arguments(cell)
+    with exact():
+        double = jax.tree.map(lambda a: jnp.asarray(np.asarray(a, np.float64)), given)
+        if cell.mode != "vmapped":
+            return jax.tree.map(np.asarray, valued(expected, cell, *double))
+        of_members = [valued(expected, cell, *jax.tree.map(lambda a, m=m: a[m], double)) for m in range(MEMBERS)]
+        return jax.tree.map(lambda *a: np.stack(a), *of_members)
 
 
 def exact():

@@ -1,4 +1,10 @@
-"""Multi-head attention the slow, obvious way, in float64: a loop over texts and heads, a formula for every pair."""
+"""Multi-head attention the slow, obvious way, in float64: a loop over texts and heads, a formula for every pair.
+
+Scores, normalizers, masks and position encodings are formulas of this file. Of the code under test it uses one thing:
+the hash that says which weights dropout drops, which tests/ops/test_dropout.py tests by its own properties.
+"""
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +13,26 @@ import numpy as np
 from attention_jax.ops.dropout import multiplier
 
 HALVINGS = 60  # of the interval that a threshold lies in
+LENGTHS, PREFIXES = (7, 4), (2, 5)  # of each text
+SEGMENTS = ((1, 1, 1, 1, 2, 2, 2), (1, 1, 2, 2, 2, 2, 2))
+
+# (text, index of the query, index of the key) → whether it may attend
+MASKS = {
+    "none": lambda text, i, j: True,
+    "causal": lambda text, i, j: j <= i,
+    "lengths": lambda text, i, j: j < LENGTHS[text],
+    "window": lambda text, i, j: -2 <= j - i <= 2,
+    "prefix": lambda text, i, j: j < PREFIXES[text] or j <= i,
+    "segments": lambda text, i, j: SEGMENTS[text][i] == SEGMENTS[text][j],
+    "array": lambda text, i, j: (i + 2 * j) % 3 != 0,
+}
+
+
+def allowed(name, is_causal, texts, length):
+    """Who may attend to whom, [texts, queries, keys]; if `is_causal`, to nothing that comes after the query."""
+    may = lambda text, i, j: MASKS[name](text, i, j) and (j <= i or not is_causal)  # noqa: E731
+    every = range(length)
+    return np.array([[[may(text, i, j) for j in every] for i in every] for text in range(texts)])
 
 
 def pairs(query, key):
@@ -97,13 +123,91 @@ NORMALIZERS = {
 }
 
 
-def attention(sizes, texts, params, own, record, mask, positions, dropout):
+def distances(positions):
+    """j − i of every query i and key j, [T, T]: more than 0 for a key that is ahead."""
+    return np.array([[int(j) - int(i) for j in positions] for i in positions])
+
+
+def rotary(own, x, positions):
+    """Each pair of features as one complex number, turned by i · 10000^(−2p / F)."""
+    size = x.shape[-1]
+    angles = np.array([[i * 10000.0 ** (-2 * p / size) for p in range(size // 2)] for i in positions])
+    turned = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * angles)[None]
+    return jnp.stack([turned.real, turned.imag], -1).reshape(x.shape)
+
+
+def alibi(own, query, positions):
+    heads = len(query)  # a power of two
+    return jnp.stack([-(2.0 ** (-8 * (head + 1) / heads)) * np.abs(distances(positions)) for head in range(heads)])
+
+
+def t5(own, query, positions):
+    """The table's row of the distance back to the key, its column of the head; distances here have a row each."""
+    rows = np.maximum(-distances(positions), 0)
+    assert rows.max() < 16
+    return jnp.stack([own["causal"][rows, head] for head in range(len(query))])
+
+
+def shaw_rows(positions, clip=16):
+    return np.clip(distances(positions), -clip, clip) + clip
+
+
+def shaw(own, query, positions):
+    keys = own["keys"][shaw_rows(positions)]  # [T, T, F]
+    return jnp.stack([jnp.sum(of_head[:, None, :] * keys, -1) / math.sqrt(query.shape[-1]) for of_head in query])
+
+
+def shaw_values(own, weights, positions):
+    values = own["values"][shaw_rows(positions)]
+    return jnp.stack([jnp.sum(of_head[:, :, None] * values, 1) for of_head in weights])
+
+
+def fire(own, query, positions):
+    """A network of ψ(i − j) / ψ(max(L, i)), ψ(x) = ln(|c x| + 1); keys ahead count as at the query."""
+    psi = lambda x: jnp.log(jnp.abs(own["c"] * x) + 1)  # noqa: E731
+    scale = jnp.maximum(jnp.abs(own["threshold"] * 16.0), np.asarray(positions, float))[:, None]
+    ratio = psi(np.maximum(-distances(positions), 0).astype(float)) / psi(scale)
+    features = jnp.maximum(ratio[..., None] * own["hidden"][None, None] + own["hidden_bias"][None, None], 0)
+    return jnp.stack([features @ own["out"][:, head] for head in range(len(query))])
+
+
+def kerple(form):
+    def bias(own, query, positions):
+        distance, found = np.abs(distances(positions)).astype(float), []
+        for r1, r2 in zip(*(least_001(own[name]) for name in ("r1", "r2")), strict=True):
+            power = jnp.where(distance == 0, 0, np.maximum(distance, 1) ** jnp.minimum(r2, 2))
+            found.append(-r1 * (jnp.log(1 + r2 * distance) if form == "log" else power))
+        return jnp.stack(found)
+
+    return bias
+
+
+def least_001(x):
+    """A parameter that fell below 0.01 counts as 0.01, with the gradient of itself."""
+    return x + jax.lax.stop_gradient(jnp.maximum(x, 0.01) - x)
+
+
+TURNS = {"rotary": rotary}  # (parameters, queries or keys [N, T, F], positions [T]) → [N, T, F]
+# (parameters, query [N, T, F], positions [T]) → [N, T, T], added to the scores
+BIASES = {
+    "alibi": alibi,
+    "t5": t5,
+    "shaw": shaw,
+    "fire": fire,
+    "kerple_log": kerple("log"),
+    "kerple_power": kerple("power"),
+}
+MIXES = {"shaw": shaw_values}  # (parameters, weights [N, T, T], positions [T]) → [N, T, F], added to what is read
+ENCODINGS = {"none", *TURNS, *BIASES}
+
+
+def attention(names, heads, texts, params, own, mask, positions, dropout):
     """What a layer of attention says: [B, T, width].
 
-    `sizes` is (score, normalizer, heads, heads of keys); `texts` [B, T, width]; `params` the layer's and `own` the
-    encoding's; `mask` [B, T, T]; `positions` [B, T].
+    `names` is (score, normalizer, encoding); `heads` (of queries, of keys); `texts` [B, T, width]; `params` the layer's
+    and `own` the encoding's; `mask` [B, T, T]; `positions` [T].
     """
-    score, normalize, heads, kv_heads = sizes
+    (score, normalize, encoding), (heads, kv_heads) = names, heads
     batch, length, width = texts.shape
     size, out = width // heads, []
     shape = (batch, kv_heads, heads // kv_heads, length, length)
@@ -113,10 +217,9 @@ def attention(sizes, texts, params, own, record, mask, positions, dropout):
     for row in range(batch):
         split = lambda name, count: (texts[row] @ params[name]).reshape(length, count, size).swapaxes(0, 1)  # noqa: B023, E731
         query, key, value = split("query", heads), split("key", kv_heads), split("value", kv_heads)
-        here = positions[row][None]
-        if record.rotate:
-            query, key = (record.rotate(own, x[None], here[:, None])[0] for x in (query, key))
-        bias = record.bias(own, query[None], here, here)[0] if record.bias else jnp.zeros((heads, length, length))
+        if encoding in TURNS:
+            query, key = (TURNS[encoding](own, x, positions) for x in (query, key))
+        bias = BIASES[encoding](own, query, positions) if encoding in BIASES else jnp.zeros((heads, length, length))
         weights = []
         for head in range(heads):
             group = head // (heads // kv_heads)
@@ -125,7 +228,7 @@ def attention(sizes, texts, params, own, record, mask, positions, dropout):
             normalised = jax.vmap(lambda a, m, more=more: NORMALIZERS[normalize](a, m, *more))(scores, mask[row])
             weights.append(normalised * kept[row, head])
         read = jnp.stack([weights[head] @ value[head // (heads // kv_heads)] for head in range(heads)])
-        if record.mix:
-            read += record.mix(own, jnp.stack(weights)[None], here, here)[0]
+        if encoding in MIXES:
+            read += MIXES[encoding](own, jnp.stack(weights), positions)
         out.append(read.swapaxes(0, 1).reshape(length, width) @ params["out"])
     return jnp.stack(out)
