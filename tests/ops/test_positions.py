@@ -182,6 +182,39 @@ def test_t5s_buckets_are_their_definition_at_every_offset(bidirectional, buckets
     np.testing.assert_array_equal(found, [bucket(int(offset)) for offset in offsets])
 
 
+Q_POSITIONS, K_POSITIONS = [0, 2, 9, 40], [0, 1, 2, 9, 30]
+
+
+@pytest.mark.parametrize("name", ["alibi", "randomized_alibi"])
+def test_alibi_is_less_the_farther_a_key_is_on_either_side_by_each_heads_slope(name):
+    bias = np.broadcast_to(bias_of(name, Q_POSITIONS, K_POSITIONS, SPEC._replace(heads=4)), (2, 4, 4, 5))
+    for head in range(4):
+        for q, i in enumerate(Q_POSITIONS):
+            for k, j in enumerate(K_POSITIONS):
+                np.testing.assert_allclose(bias[:, head, q, k], -(2 ** (-2 * (head + 1))) * abs(i - j), rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_t5s_bias_is_the_row_of_the_keys_bucket_and_the_column_of_the_head(is_causal):
+    spec = SPEC._replace(is_causal=is_causal)
+    ((name, table),) = ENCODINGS["t5"].init(jax.random.key(0), spec).items()
+    assert name == ("causal" if is_causal else "both_ways")
+    bias = np.broadcast_to(bias_of("t5", Q_POSITIONS, K_POSITIONS, spec), (2, 3, 4, 5))
+    for head in range(3):
+        for q, i in enumerate(Q_POSITIONS):
+            for k, j in enumerate(K_POSITIONS):
+                row = t5_row(j - i, 32, 128) if is_causal else 16 * (j > i) + t5_row(-abs(j - i), 16, 128)
+                np.testing.assert_array_equal(bias[:, head, q, k], table[row, head])
+
+
+def t5_row(offset, count, longest):
+    """The row of a key behind its query, by key − query; of a key ahead, the first."""
+    exact, distance = count // 2, max(-offset, 0)
+    if distance < exact:
+        return distance
+    return min(exact + int(math.log(distance / exact) / math.log(longest / exact) * (count - exact)), count - 1)
+
+
 @pytest.mark.parametrize("clip", [1, 3])
 def test_shaws_keys_and_values_are_a_loops(random, clip):
     encoding, spec = make_encoding("shaw", clip=clip), SPEC
