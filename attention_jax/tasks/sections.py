@@ -1,10 +1,24 @@
-"""Errors of a constructor, as errors of the config's section that its arguments come from."""
+"""Constructors from a config's sections: their errors name the config's keys, and their types come from `precision`."""
 
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+
+TYPES = ("float32", "bfloat16")
+
+
+def types_of(config: ConfigDict) -> dict[str, Any]:
+    """A model's `dtype` and `param_dtype`, from `config.precision`. Raises UserError for other types than `TYPES`."""
+    for name in ("dtype", "param_dtype"):
+        if config.precision[name] not in TYPES:
+            raise UserError(f"config.precision.{name}={config.precision[name]!r}: choose one of {', '.join(TYPES)}.")
+    return {name: jnp.dtype(config.precision[name]) for name in ("dtype", "param_dtype")}
 
 
 @contextlib.contextmanager

@@ -194,7 +194,8 @@ def test_a_biass_portrait_falls_with_the_distance_as_it_does():
         ),
         ({"evaluate__positions": "spiral"}, "config.evaluate.positions='spiral': choose one of"),
         ({"model__positions": "spiral"}, "config.model.positions='spiral': choose one of"),
-        ({"model__heads": 5}, "config.model.heads=5: must divide width="),
+        ({"model__heads": 5}, "config.model.heads=5: must divide width=8"),
+        ({"precision__dtype": "float33"}, "config.precision.dtype='float33': choose one of float32, bfloat16"),
         ({"model__positions": "sinusoidal", "model__width": 9, "model__heads": 3, "model__kv_heads": 3}, "even width"),
         (
             {"data__task": "last_occurrence", "data__shortest": 1},

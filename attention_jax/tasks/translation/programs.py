@@ -72,7 +72,7 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     if layers and not -layers <= alignment_layer < layers:
         raise UserError(
             f"config.evaluate.alignment_layer={alignment_layer}: needs {-layers} to {layers - 1}; the decoder has "
-            f"{layers} layers."
+            f"{layers}."
         )
     return Translator(
         model,
