@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, Key
 from attention_jax.ops.encoding import Encoding, Spec
 from attention_jax.ops.naming import built, parse, reason
 from attention_jax.ops.relative import alibi, fire, kerple, shaw, t5
-from attention_jax.ops.relative import alibi_slopes as alibi_slopes  # with those here, what others may want
+from attention_jax.ops.relative import alibi_slopes as alibi_slopes  # for users, beside the functions here
 from attention_jax.ops.relative import t5_bucket as t5_bucket
 from attention_jax.ops.shapes import align_ranks
 

@@ -74,7 +74,7 @@ def test_in_order_without_given_files_the_first_are_trained_on_and_the_next_held
 
 
 def test_with_both_files_given_the_training_sentences_are_drawn_first_and_then_left_out(tmp_path):
-    own = [write(tmp_path / f"{place}.txt", SENTENCES[place : place + 20]) for place in (0, 20)]
+    own = [write(tmp_path / f"{first}.txt", SENTENCES[first : first + 20]) for first in (0, 20)]
     meta, splits = imported(tmp_path, train=80, validation_path=own[0], test_path=own[1])
     drawn = set(by_hash(SENTENCES)[:80])
     assert set(splits["train"]) == drawn - set(SENTENCES[:40])

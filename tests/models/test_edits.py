@@ -42,9 +42,9 @@ def test_a_closed_gate_is_a_head_that_nobody_reads_and_a_vmap_closes_each_in_one
     gates = 1 - jnp.eye(LAYERS * HEADS).reshape(-1, LAYERS, HEADS)
     run = jax.jit(jax.vmap(lambda gate: module.apply(variables, SOURCE, LENGTHS, INPUTS, edits={kind: Edit(gate)})))
     found = run(gates)
-    for place, (layer, head) in enumerate(np.ndindex(LAYERS, HEADS)):
+    for index, (layer, head) in enumerate(np.ndindex(LAYERS, HEADS)):
         expected = logits((module, without(variables, kind, layer, head)))
-        np.testing.assert_allclose(found[place], expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found[index], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_open_gates_change_nothing_and_half_open_ones_do(transformer):

@@ -41,15 +41,15 @@ def written(positions, order, samples=1, seed=0, prompt=PROMPT):
 def read_again(positions, count, context=0):
     """The likeliest token after all that was written, or after what the context keeps, again and again."""
     model, variables, _ = made(positions)
-    places = min(len(PROMPT) + count, context or len(PROMPT) + count)
-    drawn = draw_positions(model, jax.random.key(0), 1, places)
-    whole = jnp.arange(places)[None] if drawn is None else drawn
+    length = min(len(PROMPT) + count, context or len(PROMPT) + count)
+    drawn = draw_positions(model, jax.random.key(0), 1, length)
+    whole = jnp.arange(length)[None] if drawn is None else drawn
     apply = jax.jit(lambda tokens: model.apply(variables, tokens, whole))
     text, kept = list(PROMPT), list(PROMPT)
     for _ in range(count):
         if context and len(kept) > context:
             kept = kept[-(context // 2) :]
-        padded = np.pad(np.array([kept]), ((0, 0), (0, places - len(kept))))
+        padded = np.pad(np.array([kept]), ((0, 0), (0, length - len(kept))))
         logits = np.array(apply(padded)[0, len(kept) - 1])
         logits[[PAD, BOS, UNK, EOS]] = -np.inf
         text.append(int(logits.argmax()))
