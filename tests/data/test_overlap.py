@@ -52,7 +52,7 @@ def test_in_order_goes_on_to_the_next_sentences_that_are_free(tmp_path):
 @pytest.mark.parametrize("how", [BY_SOURCE, IN_ORDER])
 def test_a_file_that_cannot_spare_as_many_beside_a_given_one_is_refused(tmp_path, how):
     path = write(tmp_path / "own.txt", SENTENCES[:260])
-    with pytest.raises(UserError, match=r"outside the held-out file.*Lower --config\.data"):
+    with pytest.raises(UserError, match=r"outside the held-out file are too few for config.data.*Lower one"):
         imported(tmp_path, **how, validation_path=path)
 
 
