@@ -39,7 +39,7 @@ class Memory(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """The layers' states, and the attentional vector that is fed back beside the next word; None: nothing is."""
+    """The layers' states, and with input feeding the attentional vector that is read beside the next word."""
 
     layers: tuple[State, ...]
     feed: Float[Array, "batch f"] | None
