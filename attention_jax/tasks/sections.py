@@ -39,8 +39,9 @@ def _named(section: str, error: Exception) -> str:
     text = str(error)
     if unknown := re.search(r"unexpected keyword argument '(\w+)'", text):
         return f"{section}.{unknown[1]}: there is no such key. Remove it."
-    if missing := re.search(r"missing \d+ required [\w-]+ arguments?: (.*)", text):
-        return f"{section}: has no {missing[1]}. Set it."
-    if isinstance(error, KeyError):
-        return f"{section}: has no {text}. Set it."
+    missing = re.search(r"missing \d+ required [\w-]+ arguments?: (.*)", text)
+    if missing or isinstance(error, KeyError):
+        names = re.findall(r"'(\w+)'", missing[1] if missing else text)
+        absent = ", ".join(repr(f"{section.removeprefix('config.')}.{name}") for name in names)
+        return f"the config has no {absent}."
     return f"{section}.{text}" if re.match(r"[\w.]+=", text) else f"{section}: {text}"

@@ -21,8 +21,8 @@ def make(*, width, heads=1):
     [
         ({"width": 4, "heads": 3}, r"^config\.model\.heads=3: must divide width=4\.$"),
         ({"width": 4, "depth": 3}, r"^config\.model\.depth: there is no such key"),
-        ({"heads": 3}, r"^config\.model: has no 'width'"),
-        ({"width": 0}, r"^config\.model: has no 'height'"),
+        ({"heads": 3}, r"^the config has no 'model\.width'\.$"),
+        ({"width": 0}, r"^the config has no 'model\.height'\.$"),
         ({"width": 10}, r"^config\.model: too wide and too deep\.$"),
         ({"width": 4, "heads": -1}, r"^config\.data\.path: missing\.$"),
     ],
