@@ -14,7 +14,7 @@ from attention_jax.errors import UserError
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.optimizer import Rule, new_moments
 from attention_jax.training.population import POPULATIONS, Population
-from attention_jax.training.state import Best, TrainState, Variables, empty_window, new_state
+from attention_jax.training.state import Best, TrainState, Variables, new_state, no_metrics
 from attention_jax.training.step import Loss, train_steps
 
 
@@ -196,17 +196,17 @@ def _padded(rows: np.ndarray, steps_per_call: int) -> np.ndarray:
 def _log(
     trainer: Trainer, state: TrainState, step: int, member: int, hooks: Hooks, timed: Mapping[str, float]
 ) -> TrainState:
-    """Log a member's metrics since the last time and, where due, its evaluation; its window is empty again."""
+    """Log a member's metrics since the last time and, where due, its evaluation; none are unlogged then."""
     if not state.is_finite:
         return state
-    task, plan, window = trainer.task, trainer.plan, jax.device_get(state.window)
-    values = {f"train.{name}": float(sums.mean()) for name, sums in window.items()}
-    values |= {"train.tokens": float(window["loss"].count), **timed}
+    task, plan, metrics = trainer.task, trainer.plan, jax.device_get(state.unlogged)
+    values = {f"train.{name}": float(sums.mean()) for name, sums in metrics.items()}
+    values |= {"train.tokens": float(metrics["loss"].count), **timed}
     if plan.is_due(step, plan.evaluate_every):
         values |= task.evaluate(state.variables)
         state = state._replace(best=_better(state, values, plan))
     hooks.log(step, member, values)
-    return state._replace(window=empty_window())
+    return state._replace(unlogged=no_metrics())
 
 
 def _better(state: TrainState, values: dict[str, float], plan: Plan) -> Best:

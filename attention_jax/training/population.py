@@ -99,5 +99,5 @@ def _over_devices(members: int) -> jax.sharding.Sharding:
 
 
 def _look(state: TrainState) -> Look:
-    window = state.window["loss"]
-    return Look(*jax.device_get((state.step, state.is_finite, window.count, window.total)))
+    loss = state.unlogged["loss"]
+    return Look(*jax.device_get((state.step, state.is_finite, loss.count, loss.total)))
