@@ -23,7 +23,7 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run, read_config
 from attention_jax.runs.pace import pace
-from attention_jax.runs.training import check_training, plan_of
+from attention_jax.runs.training import check_training, timetable_of
 from attention_jax.tasks.translation import model
 from attention_jax.tasks.translation.by_length import conclude
 from attention_jax.tasks.translation.combining import require_combination
@@ -36,6 +36,7 @@ from attention_jax.tasks.translation.programs import translator
 from attention_jax.tasks.translation.session import Session, open_session
 from attention_jax.tasks.translation.training import task_of
 from attention_jax.training.description import Description
+from attention_jax.training.hyper import rule_of
 from attention_jax.training.loop import trainer
 from attention_jax.training.saved import best_variables
 from attention_jax.training.state import Variables
@@ -44,7 +45,7 @@ from attention_jax.training.state import Variables
 def together(session: Session, how: str) -> Together:
     """What runs with this session's model and data share: the corpus, and every program."""
     config = session.config
-    plan = plan_of(config)
+    timetable = timetable_of(config)
     if config.evaluate.examples < 1:
         raise UserError(f"config.evaluate.examples={config.evaluate.examples}: needs 1 or more.")
     bleu_tokens(config)  # what cannot be counted is refused before any work
@@ -54,7 +55,7 @@ def together(session: Session, how: str) -> Together:
     task = task_of(session)
     return Together(
         finish=functools.partial(finish, session, task.steps_per_epoch),
-        trainer=trainer(task, plan, how),
+        trainer=trainer(task, timetable, rule_of(config.optimizer), how),
         start_from=functools.partial(start_from, session),
     )
 

@@ -57,10 +57,10 @@ def _join(config: ConfigDict, run: Run, extra: Run, folder: Path, trainer: Train
     joined.rewind(0, sorted([*lines, *added], key=lambda line: line["step"]))
     states = []
     for one, count in ((run, before), (extra, len(config.seeds) - before)):
-        with open_checkpoints(one.checkpoints, trainer.plan, trainer.task.vocabulary, [one]) as checkpoints:
+        with open_checkpoints(one.checkpoints, trainer.timetable, trainer.task.vocabulary, [one]) as checkpoints:
             every = checkpoints.restore_each(trainer.abstract(count))
             states.append({saved.step: saved.state for saved in every})
-    with open_checkpoints(joined.checkpoints, trainer.plan, trainer.task.vocabulary, [joined]) as checkpoints:
+    with open_checkpoints(joined.checkpoints, trainer.timetable, trainer.task.vocabulary, [joined]) as checkpoints:
         for step in sorted(states[0].keys() & states[1].keys()):
             checkpoints.save(step, [*states[0][step], *states[1][step]])
     write_whole(folder / "config.json", to_json(config))

@@ -272,11 +272,11 @@ def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Cal
         description = experiment.describe(cell)
         return description.step, jax.tree.map(_zeros, description.arguments)
     task, seed = trainer.task, cell.seeds[0]
-    table, rows = task.call(seed, 0, 1)
+    table, rows = task.batches(seed, 0, 1)
     hyper = hyper_of(cell, seed) | together.traced(cell)
     del hyper["seed"]
     state = trainer.create(jax.random.key(seed), None)
-    return functools.partial(train_steps, task.loss, trainer.plan.rule), (state, table, rows, 1, hyper)
+    return functools.partial(train_steps, task.loss, trainer.rule), (state, table, rows, 1, hyper)
 
 
 def _zeros(leaf):

@@ -41,7 +41,7 @@ def train_wave(
         return [None] * len(wave.runs)
     hooks = hooks_of(members, _counting(bar, len(members)), is_interrupted, _telling(members))
     folder = wave.runs[0].checkpoints if len(wave.runs) == 1 else wave.folder / "checkpoints"
-    with open_checkpoints(folder, trainer.plan, trainer.task.vocabulary, wave.runs) as checkpoints:
+    with open_checkpoints(folder, trainer.timetable, trainer.task.vocabulary, wave.runs) as checkpoints:
         states = _own_states(wave, trainer) if checkpoints.last_step() is None and len(wave.runs) > 1 else None
         states = states or restore(trainer, members, checkpoints, together.start_from)
         bar.skip(max(int(state.step) for state in states) * len(members))
@@ -63,7 +63,7 @@ def _own_states(wave: Wave, trainer: Trainer) -> list[TrainState] | None:
     for config, run in zip(wave.configs, wave.runs, strict=True):
         if not steps_in(run.checkpoints):
             return None
-        with open_checkpoints(run.checkpoints, trainer.plan, trainer.task.vocabulary, [run]) as checkpoints:
+        with open_checkpoints(run.checkpoints, trainer.timetable, trainer.task.vocabulary, [run]) as checkpoints:
             members = [Member(config, run, seed) for seed in config.seeds]
             found += restore(trainer, members, checkpoints, lambda: None)
     return found if len({int(state.step) for state in found}) == 1 else None
@@ -74,7 +74,7 @@ def _divide(wave: Wave, trainer: Trainer, every: Sequence[Saved]) -> None:
     first = 0
     for config, run in zip(wave.configs, wave.runs, strict=True):
         last = first + len(config.seeds)
-        with open_checkpoints(run.checkpoints, trainer.plan, trainer.task.vocabulary, [run]) as checkpoints:
+        with open_checkpoints(run.checkpoints, trainer.timetable, trainer.task.vocabulary, [run]) as checkpoints:
             for saved in every:
                 if all(state.is_finite for state in saved.state[first:last]):
                     checkpoints.save(saved.step, saved.state[first:last])

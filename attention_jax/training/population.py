@@ -30,7 +30,7 @@ class Population(NamedTuple):
     """How members are held and advanced between two logged steps; `packed` is its own form of a list of states."""
 
     pack: Callable[[list[TrainState]], Any]
-    call: Callable[[Any, Sequence[Any], Sequence[np.ndarray], int, Sequence[Mapping]], Any]  # …, tables, rows, …
+    advance: Callable[[Any, Sequence[Any], Sequence[np.ndarray], int, Sequence[Mapping]], Any]  # …, tables, rows, …
     unpack: Callable[[Any], list[TrainState]]
     look: Callable[[Any], Look]
     compiled: Callable[[], int]  # how many programs were compiled so far
@@ -41,12 +41,12 @@ def loop(steps: Steps, is_table_shared: bool) -> Population:
     del is_table_shared
     run: Any = jax.jit(steps, donate_argnums=0)
 
-    def call(states, tables, rows, count, hypers):
+    def advance(states, tables, rows, count, hypers):
         return [run(*member[:3], count, member[3]) for member in zip(states, tables, rows, hypers, strict=True)]
 
     return Population(
         pack=lambda states: states,
-        call=call,
+        advance=advance,
         unpack=lambda states: states,
         look=lambda states: Look(*map(np.array, zip(*map(_look, states), strict=True))),
         compiled=run._cache_size,
@@ -63,7 +63,7 @@ def vmapped(steps: Steps, is_table_shared: bool) -> Population:
     def pack(states):
         return jax.device_put(_stacked(states), _over_devices(len(states)))
 
-    def call(packed, tables, rows, count, hypers):
+    def advance(packed, tables, rows, count, hypers):
         table = tables[0] if is_table_shared else _stacked(tables)
         return run(packed, table, np.stack(rows), count, _stacked(hypers))
 
@@ -76,7 +76,7 @@ def vmapped(steps: Steps, is_table_shared: bool) -> Population:
 
     return Population(
         pack=pack,
-        call=call,
+        advance=advance,
         unpack=unpack,
         look=_look,
         compiled=run._cache_size,

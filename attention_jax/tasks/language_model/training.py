@@ -16,7 +16,7 @@ def task_of(session: Session) -> Task:
     return Task(
         init=session.init,
         loss=session.loss,
-        call=session.source.call,
+        batches=session.source.call,
         steps_per_epoch=session.source.steps_per_epoch,
         evaluate=evaluate,
         is_table_shared=session.source.is_table_shared,

@@ -36,7 +36,7 @@ def task_of(session: Session) -> Task:
     return Task(
         init=session.init,
         loss=training_loss(session.programs.model),
-        call=call,
+        batches=call,
         steps_per_epoch=batches.steps_per_epoch,
         evaluate=lambda variables: measure_so_far(session, variables),
         is_table_shared=data.on_device,
