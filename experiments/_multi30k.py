@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from absl import app
 from tabulate import tabulate
 
-from attention_jax.evaluation.by_task import OfSeed, Scores, answer
+from attention_jax.evaluation.by_group import OfSeed, Scores, answer
 from attention_jax.evaluation.comparison import Interval, Measured, compare, interval, places_of
 from attention_jax.reports.extrapolation import length_curves, panels
 from attention_jax.reports.figures import curves

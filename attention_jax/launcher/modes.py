@@ -157,7 +157,7 @@ def sweep(experiment: Experiment, request: Request) -> None:
 
 
 def show_plan(experiment: Experiment, request: Request) -> None:
-    """Print a sweep's groups, what is done, and what the rest will take; write nothing."""
+    """Print what shares a program in a sweep, what is done, and what the rest will take; write nothing."""
     with preview(experiment, request) as planned:
         print(describe_plan(planned))
 

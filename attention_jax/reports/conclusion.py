@@ -19,8 +19,8 @@ class FinishedCell(NamedTuple):
     path: Path
     result: dict
     setting: str  # what the cells that differ in seeds alone are called
-    task: str  # it is compared with settings of the same; "": all are
-    baseline: str  # the setting that others of its task are compared with; "": there is none
+    group: str  # the settings that it is compared with; "": all of them
+    baseline: str  # the setting that others of its group are compared with; "": there is none
 
 
 class Conclusion(NamedTuple):

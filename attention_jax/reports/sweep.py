@@ -77,29 +77,31 @@ class Answer(NamedTuple):
         return self.comparison.metric
 
     @property
-    def tasks(self) -> list[str]:
-        """The tasks in the order in which they come."""
-        return list(dict.fromkeys(row.measured.task for row in self.comparison.rows))
+    def groups(self) -> list[str]:
+        """The groups in the order in which they come."""
+        return list(dict.fromkeys(row.measured.group for row in self.comparison.rows))
 
 
 def palette_of(answer: Answer) -> dict[str, str]:
-    """A colour for each setting, whatever its task, the same in every figure."""
+    """A colour for each setting, whatever its group, the same in every figure."""
     return colours(row.measured.setting for row in answer.comparison.rows)
 
 
 def named(answer: Answer, place: int) -> str:
-    """A setting's name, with its task where there are several."""
-    setting, task = answer.comparison.rows[place].measured[:2]
-    return f"{setting}, {task}" if len(answer.tasks) > 1 else setting
+    """A setting's name, with its group where there are several."""
+    setting, group = answer.comparison.rows[place].measured[:2]
+    return f"{setting}, {group}" if len(answer.groups) > 1 else setting
 
 
 def said(answers: Sequence[Answer]) -> list[str]:
-    """What was found, a line a task: its best setting by the first metric, and whether it differs from the baseline."""
+    """What was found, a line a group: its best setting by the first metric, and whether it differs from the baseline."""
     lead = answers[0]
     if metric(lead.metric).more_is_better is None:
         return [f"Neither more nor less of {lead.metric} is better: no setting is called the best."]
-    best = {task: [place for place in _in_task(lead, task) if place in lead.comparison.best] for task in lead.tasks}
-    return [_said_of_task(answers, task, places) for task, places in best.items()]
+    best = {
+        group: [place for place in _in_group(lead, group) if place in lead.comparison.best] for group in lead.groups
+    }
+    return [_said_of_group(answers, group, places) for group, places in best.items()]
 
 
 def settings_table(answers: Sequence[Answer]) -> Table:
@@ -185,18 +187,18 @@ def estimate(found: Interval | None) -> Estimate | None:
     return None if found is None else Estimate(*found)
 
 
-def _in_task(answer: Answer, task: str) -> list[int]:
-    return [place for place in answer.comparison.order if answer.comparison.rows[place].measured.task == task]
+def _in_group(answer: Answer, group: str) -> list[int]:
+    return [place for place in answer.comparison.order if answer.comparison.rows[place].measured.group == group]
 
 
-def _said_of_task(answers: Sequence[Answer], task: str, places: Sequence[int]) -> str:
+def _said_of_group(answers: Sequence[Answer], group: str, places: Sequence[int]) -> str:
     """Which setting is the best, by which metric, of how many over how many seeds, and how it stands."""
     lead = answers[0]
-    within = f"{task}: " if len(lead.tasks) > 1 else ""
+    within = f"{group}: " if len(lead.groups) > 1 else ""
     if not places:
         return f"{within}No setting has {lead.metric} of every seed: none is called the best."
     own = lead.comparison.rows[places[0]]
-    over = f"of {len(_in_task(lead, task))} settings over {_seeds(len(own.measured.values))}"
+    over = f"of {len(_in_group(lead, group))} settings over {_seeds(len(own.measured.values))}"
     if len(places) == 1:
         told = f"{within}{own.measured.setting} has the best {lead.metric} {over}, {estimate(own.value)}."
         return " ".join((told, *_standing(answers, places[0])))

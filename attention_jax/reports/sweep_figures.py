@@ -33,10 +33,10 @@ def figures_of(answers: Sequence[Answer], folder: Path, palette: Mapping[str, st
     shown = [setting for setting, row in zip(answer.settings, answer.comparison.rows, strict=True) if row.value]
     drawn = [_intervals(answers, folder / "settings.png", palette)]
     numeric = {key: name for key, name in _names(answer).items() if len(_numbers(shown, key)) > 2}
-    is_one_race = len(answer.tasks) == 1
-    if numeric and is_one_race:
+    is_one_group = len(answer.groups) == 1
+    if numeric and is_one_group:
         drawn.append(_slices(answer, numeric, folder / "slices.png", palette))
-    if is_one_race and len({setting.cost.get("cost.flops") for setting in shown} - {None}) > 1:
+    if is_one_group and len({setting.cost.get("cost.flops") for setting in shown} - {None}) > 1:
         drawn.append(_pareto(answer, folder / "pareto.png", palette))
     if any(len(setting.curve.steps) > 1 for setting in shown):
         drawn.append(_curves(answer, folder / "curves.png", palette))
@@ -46,15 +46,15 @@ def figures_of(answers: Sequence[Answer], folder: Path, palette: Mapping[str, st
 
 
 def _intervals(answers: Sequence[Answer], path: Path, palette: Mapping[str, str]) -> Figure:
-    """A panel a metric and task: means with their intervals, the best on top, the baseline's mean as a dashed line."""
-    panels = [(answer, task) for task in answers[0].tasks for answer in answers]
-    most = max(len(_places(answer, task)) for answer, task in panels)
+    """A panel a metric and group: means with their intervals, the best on top, the baseline's mean as a dashed line."""
+    panels = [(answer, group) for group in answers[0].groups for answer in answers]
+    most = max(len(_places(answer, group)) for answer, group in panels)
     columns = min(2, len(panels))
     width = 7.0 if columns == 1 else 5.2
     figure, axes = new_figure(-(-len(panels) // columns), columns, width, max(2.0, 0.24 * min(most, MOST_ROWS) + 1.2))
-    for axis, (answer, task) in zip(axes.flat, panels, strict=False):
-        _draw_intervals(axis, answer, _places(answer, task)[:MOST_ROWS], palette)
-        axis.set_title(task, fontsize=9)
+    for axis, (answer, group) in zip(axes.flat, panels, strict=False):
+        _draw_intervals(axis, answer, _places(answer, group)[:MOST_ROWS], palette)
+        axis.set_title(group, fontsize=9)
         axis.set_xlabel(answer.metric)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
@@ -137,24 +137,24 @@ def _pareto(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
 
 
 def _curves(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
-    """Learning curves of each task's first settings, means over seeds in their intervals."""
-    columns = min(2, len(answer.tasks))
+    """Learning curves of each group's first settings, means over seeds in their intervals."""
+    columns = min(2, len(answer.groups))
     size = (6.4, 4.0) if columns == 1 else (4.4, 3.0)
-    figure, axes = new_figure(-(-len(answer.tasks) // columns), columns, *size)
+    figure, axes = new_figure(-(-len(answer.groups) // columns), columns, *size)
     what = next(setting.curve.name for setting in answer.settings if setting.curve.steps)
-    for axis, task in zip(axes.flat, answer.tasks, strict=False):
-        curves = {place: answer.settings[place].curve for place in _places(answer, task)[:MOST_CURVES]}
+    for axis, group in zip(axes.flat, answer.groups, strict=False):
+        curves = {place: answer.settings[place].curve for place in _places(answer, group)[:MOST_CURVES]}
         names = {place: answer.comparison.rows[place].measured.setting for place in curves}
         shown = {names[place]: curve.line for place, curve in curves.items() if curve.steps and curve.name == what}
         draw_bands(axis, shown, palette)
         if (row := find(what)) is not None and row.is_log and shown:
             log_scale(axis, "y")
-        axis.set_title(task, fontsize=9)
+        axis.set_title(group, fontsize=9)
         axis.set_xlabel("step")
         axis.set_ylabel(what)
-    for axis in axes.flat[len(answer.tasks) :]:
+    for axis in axes.flat[len(answer.groups) :]:
         axis.set_axis_off()
-    legend(figure, axes.flat[: len(answer.tasks)])
+    legend(figure, axes.flat[: len(answer.groups)])
     return save(figure, path, f"{what} by step, means over seeds in their 95% intervals; the best settings.")
 
 
@@ -176,10 +176,10 @@ def _shape(palette: Mapping[str, str], name: str) -> str:
     return SHAPES[[*palette].index(name) // len(PALETTE) % len(SHAPES)]
 
 
-def _places(answer: Answer, task: str) -> list[int]:
-    """A task's settings that have a value, the best first."""
+def _places(answer: Answer, group: str) -> list[int]:
+    """A group's settings that have a value, the best first."""
     rows = answer.comparison.rows
-    return [place for place in answer.comparison.order if rows[place].measured.task == task and rows[place].value]
+    return [place for place in answer.comparison.order if rows[place].measured.group == group and rows[place].value]
 
 
 def _names(answer: Answer) -> dict[str, str]:

@@ -13,7 +13,7 @@ from attention_jax.runs.provenance import git
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("attention_jax", "experiments", "configs", "launch")
 # What reads finished runs and makes none of their numbers.
-READERS = ("attention_jax/reports", "attention_jax/evaluation/comparison.py", "attention_jax/evaluation/by_task.py")
+READERS = ("attention_jax/reports", "attention_jax/evaluation/comparison.py", "attention_jax/evaluation/by_group.py")
 DIGITS = 12
 SHOWN = 3  # files that are named
 

@@ -12,7 +12,7 @@ from attention_jax.evaluation.comparison import Measured, notes, records
 from attention_jax.evaluation.comparison import compare as compare_settings
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.learning import learning_line
-from attention_jax.reports.names import names_of, names_of_task
+from attention_jax.reports.names import name_of_group, names_of
 from attention_jax.reports.page import render
 from attention_jax.reports.pivots import grid_tables
 from attention_jax.reports.sweep import (
@@ -140,11 +140,11 @@ def _answer(sweep: Sweep, name: str) -> Answer | None:
 
 
 class _Named(NamedTuple):
-    """A setting as a sweep calls it: its cells, its name, its task, and the place of its baseline, if it has one."""
+    """A setting as a sweep calls it: its cells, its name, its group, and the place of its baseline, if it has one."""
 
     cells: list[str]
     name: str
-    task: str
+    group: str
     baseline: int | None
 
 
@@ -153,8 +153,8 @@ def _named(sweep: Sweep) -> list[_Named]:
     every, within = sweep.settings_in(sweep.plan.cells), sweep.config.sweep.within
     overrides = [sweep.plan.cells[cells[0]].overrides for cells in every]
     names = names_of([{k: v for k, v in one.items() if k not in ("seeds", *within)} for one in overrides])
-    tasks = [names_of_task({key: sweep.flat[cells[0]].get(key) for key in within}) for cells in every]
-    return [_Named(*one) for one in zip(every, names, tasks, _baselines(sweep, every), strict=True)]
+    groups = [name_of_group({key: sweep.flat[cells[0]].get(key) for key in within}) for cells in every]
+    return [_Named(*one) for one in zip(every, names, groups, _baselines(sweep, every), strict=True)]
 
 
 def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int | None]:
@@ -182,7 +182,7 @@ def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
             members = [pair for pair in members_of(result) if pair[0] not in choosers]
             kept = result | {"seeds": [seed for seed, _ in members], "members": [member for _, member in members]}
             baseline = "" if setting.baseline is None else every[setting.baseline].name
-            called = (setting.name, setting.task, baseline)
+            called = (setting.name, setting.group, baseline)
             found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, *called)] if members else []
     return found
 
@@ -206,7 +206,7 @@ def _setting(sweep: Sweep, metric_name: str, named: _Named, failed: Collection[s
     lines = [line for one in reported for line in Run(sweep.cell(one.name), 0.0).metrics()]
     measured = Measured(
         named.name,
-        named.task,
+        named.group,
         values=values,
         lost=tuple(lost),
         statistics=statistics if len(statistics) == len(values) else {},

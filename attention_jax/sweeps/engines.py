@@ -30,7 +30,7 @@ class Work(NamedTuple):
 
 
 def inline(work: Work, settings: Mapping[str, Any]) -> None:
-    """In this process, one group after another."""
+    """In this process, one program after another."""
     del settings
     work.here()
 

@@ -31,7 +31,7 @@ from attention_jax.runs.config import nested
 from attention_jax.runs.experiment import Experiment
 from attention_jax.runs.folder import read_config
 from attention_jax.sweeps.cells import VARIANT
-from attention_jax.sweeps.plan import Group, Plan, read_plan
+from attention_jax.sweeps.plan import Plan, Program, read_plan
 from attention_jax.sweeps.settings import SECTIONS
 
 _FOLDERS: dict[tuple[Path, str], Path] = {}  # data is identified once a process
@@ -60,20 +60,20 @@ class Sweep:
         return self.is_done(name) or (self.cell(name) / "error.txt").exists()
 
     @functools.cached_property
-    def groups(self) -> dict[str, Group]:
-        """Each cell's group."""
-        return {name: group for group in self.plan.groups for wave in group.waves for name in wave}
+    def programs(self) -> dict[str, Program]:
+        """Each cell's program."""
+        return {name: program for program in self.plan.programs for wave in program.waves for name in wave}
 
     def config_of(self, name: str) -> ConfigDict:
         """A cell's config."""
-        return nested(self.groups[name].config | self.plan.cells[name].dynamic)
+        return nested(self.programs[name].config | self.plan.cells[name].dynamic)
 
     @functools.cached_property
     def flat(self) -> dict[str, dict[str, Any]]:
         """Each cell's config, flat, and its variant where it has one."""
         cells = self.plan.cells
         return {
-            name: self.groups[name].config | cells[name].dynamic | variant_of(cells[name].overrides) for name in cells
+            name: self.programs[name].config | cells[name].dynamic | variant_of(cells[name].overrides) for name in cells
         }
 
     def settings_in(self, names: Iterable[str]) -> list[list[str]]:
@@ -98,21 +98,21 @@ class Sweep:
         return {without_seeds(self.flat[names[0]]): names for names in self.settings_in(self.flat)}
 
     def agreeing(self, names: Iterable[str]) -> list[list[str]]:
-        """Cells in groups that agree on every key of `config.sweep.within`."""
+        """Cells in groups, each of which agrees on every key of `config.sweep.within`."""
         found: dict[str, list[str]] = {}
         for name in names:
             found.setdefault(repr([self.flat[name].get(key) for key in self.config.sweep.within]), []).append(name)
         return list(found.values())
 
-    def data_of(self, group: Group) -> Path:
-        """Where the cells of a group have their data."""
+    def data_of(self, program: Program) -> Path:
+        """Where the cells of a program have their data."""
         return data_folder(
-            self.path, self.scratch, self.experiment, group.config | self.plan.cells[group.waves[0][0]].dynamic
+            self.path, self.scratch, self.experiment, program.config | self.plan.cells[program.waves[0][0]].dynamic
         )
 
-    def steps(self, group: Group) -> int:
-        """How many steps a member of a group takes; 1 where nothing is trained step by step."""
-        return group.config.get("train.steps", 1)
+    def steps(self, program: Program) -> int:
+        """How many steps a member of a program takes; 1 where nothing is trained step by step."""
+        return program.config.get("train.steps", 1)
 
 
 def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

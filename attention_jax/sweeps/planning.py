@@ -122,27 +122,27 @@ def _extended(experiment: Experiment, request: Request, resolved: _Resolved, scr
 
 
 def describe_plan(sweep: Sweep) -> str:
-    """A line a group: its settings, how it runs, what is done, and an estimate of the rest from one timed step."""
+    """A line a program: its settings, how it runs, what is done, and an estimate of the rest from one timed step."""
     from tabulate import tabulate
 
     rows, total = [], 0.0
-    for group in sweep.plan.groups:
-        names = [name for wave in group.waves for name in wave]
+    for program in sweep.plan.programs:
+        names = [name for wave in program.waves for name in wave]
         missing = [name for name in names if not sweep.is_done(name)]
         seconds, size = (
-            _timed_step(sweep.experiment, sweep.config_of(names[0]), sweep.data_of(group)) if missing else (0.0, 0)
+            _timed_step(sweep.experiment, sweep.config_of(names[0]), sweep.data_of(program)) if missing else (0.0, 0)
         )
         seeds = len(sweep.config_of(names[0]).seeds)
-        total += (left := seconds * sweep.steps(group) * seeds * len(missing))
+        total += (left := seconds * sweep.steps(program) * seeds * len(missing))
         dynamic = dynamic_keys(sweep.flat[names[0]], sweep.experiment.dynamic)
         statics = {key for name in names for key in sweep.plan.cells[name].overrides if key not in dynamic}
         shown = sweep.plan.cells[names[0]].overrides
         rows.append(
             {
-                "group": ", ".join(f"{key}={shown[key]}" for key in sorted(statics)) or "one program",
+                "program": ", ".join(f"{key}={shown[key]}" for key in sorted(statics)) or "one program",
                 "cells": len(names),
                 "done": len(names) - len(missing),
-                "how": f"{group.how}, {len(group.waves)} waves" if group.how == VMAP else group.how,
+                "how": f"{program.how}, {len(program.waves)} waves" if program.how == VMAP else program.how,
                 "memory a member": f"{size / 2**20:,.0f} MiB",
                 "left": f"{left / 60:,.1f} min",
             }
@@ -236,7 +236,7 @@ def _match(
 
 
 def _how(experiment: Experiment, config: ConfigDict, cell: ConfigDict, data: Path, count: int) -> tuple[str, int]:
-    """How a new group's cells run, and how many at once."""
+    """How a new program's cells run, and how many at once."""
     how, most = config.population.how, config.population.most
     if how == "auto":
         how = experiment.on_cpu if jax.default_backend() == "cpu" else VMAP

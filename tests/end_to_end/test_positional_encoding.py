@@ -101,7 +101,7 @@ def test_curves_ranks_and_orders_are_those_of_the_cells(answered):
 @pytest.mark.slow
 def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
     sweep = open_sweep(experiments.load("positional_encoding"), answered)
-    assert len(sweep.plan.groups) == 2
+    assert len(sweep.plan.programs) == 2
     rows = [
         line for line in (answered / "table.md").read_text().splitlines() if line.startswith("|") and "baseline" in line
     ]

@@ -11,8 +11,8 @@ from attention_jax.evaluation.significance import paired_t, sign_flip
 DRAWS = 2000
 
 
-def measured(setting, values, task="", lost=()):
-    return Measured(setting, task, dict(enumerate(values)), lost)
+def measured(setting, values, group="", lost=()):
+    return Measured(setting, group, dict(enumerate(values)), lost)
 
 
 def test_a_difference_is_paired_by_seed_with_students_interval_and_its_p_values(random):

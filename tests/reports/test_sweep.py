@@ -28,13 +28,13 @@ RATES, DROPOUTS, SIZES, SEEDS = (0.1, 0.2, 0.5), (0.0, 0.3), (8, 16), 4
 STEPS = [1, 2, 3]
 
 
-def answered(name, values, overrides, tasks=None, lost=()):
-    """An answer of values `[settings, seeds]`, of which the first setting of a task is the baseline."""
+def answered(name, values, overrides, groups=None, lost=()):
+    """An answer of values `[settings, seeds]`, of which the first setting of a group is the baseline."""
     named = names_of([{key: value for key, value in one.items() if key != "data.task"} for one in overrides])
-    tasks = tasks or [""] * len(named)
+    groups = groups or [""] * len(named)
     measured = [
         Measured(*of, dict(enumerate(own)), (9,) * (place in lost))
-        for place, (*of, own) in enumerate(zip(named, tasks, values.tolist(), strict=True))
+        for place, (*of, own) in enumerate(zip(named, groups, values.tolist(), strict=True))
     ]
     compared = compare(name, measured, places_of(measured, named[0]))
     settings = [
@@ -176,7 +176,7 @@ def test_a_level_of_which_a_seed_was_lost_is_never_the_best(random):
     assert not {(1, 2), (4, 2)} & {*effects.best}
 
 
-def test_tasks_are_columns_each_with_its_own_best(random):
+def test_groups_are_columns_each_with_its_own_best(random):
     values, overrides = grid(random, RATES, low=0.0)
     doubled = [{**one, "data.task": task} for task in ("copy", "sort") for one in overrides]
     both = np.concatenate([values, 1 - values])
@@ -265,7 +265,7 @@ def test_a_band_of_one_seed_is_its_line(tmp_path, drawn):
     assert drawn["l"].axes[0].get_ylim()[0] > -0.1
 
 
-def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_task_in_bold():
+def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_group_in_bold():
     rows = [
         {"setting": "a", "mean": 3.0, "low": 2.0, "high": 4.0, "difference": {"mean": 1.0, "low": 0.5, "high": 1.5}},
         {"setting": "b", "mean": 2.0, "low": 1.0, "high": 3.0, "p_seeds": 0.04},

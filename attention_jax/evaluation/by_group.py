@@ -1,4 +1,4 @@
-"""Settings against one another, by task and length: curves, orders and mean reciprocal ranks, all over seeds."""
+"""Settings against one another, by group and length: curves, orders and mean reciprocal ranks, all over seeds."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,16 +20,16 @@ class OfSeed(NamedTuple):
 
 
 LOST = OfSeed({}, math.nan)  # of a seed that diverged
-Scores = dict[str, dict[str, dict[int, OfSeed]]]  # setting → task → seed
+Scores = dict[str, dict[str, dict[int, OfSeed]]]  # setting → group → seed
 
 
 def gather(
     cells: Iterable[tuple[str, str, Mapping[str, Any]]], measured: Callable[[Mapping[str, Any]], OfSeed]
 ) -> Scores:
-    """Every seed of every cell, (setting, task, result), by setting and task; a seed that diverged is lost."""
+    """Every seed of every cell, (setting, group, result), by setting and group; a seed that diverged is lost."""
     scores: Scores = {}
-    for setting, task, result in cells:
-        found = scores.setdefault(setting, {}).setdefault(task, {})
+    for setting, group, result in cells:
+        found = scores.setdefault(setting, {}).setdefault(group, {})
         for seed, member in zip(result["seeds"], result["members"], strict=True):
             found[seed] = LOST if result["status"] == "diverged" else measured(member)
     return scores
@@ -37,7 +37,7 @@ def gather(
 
 def measures_of(scores: Scores) -> list[str]:
     """The names of the measures, the first one leading."""
-    every = (member for tasks in scores.values() for seeds in tasks.values() for member in kept(seeds))
+    every = (member for groups in scores.values() for seeds in groups.values() for member in kept(seeds))
     return list(next(every).curves)
 
 
@@ -46,37 +46,37 @@ def kept(seeds: Mapping[int, OfSeed]) -> list[OfSeed]:
     return [member for member in seeds.values() if member.curves]
 
 
-def tasks_of(scores: Scores) -> list[str]:
-    """The tasks in the order in which they come."""
-    return list(dict.fromkeys(task for found in scores.values() for task in found))
+def groups_of(scores: Scores) -> list[str]:
+    """The groups in the order in which they come."""
+    return list(dict.fromkeys(group for found in scores.values() for group in found))
 
 
 def measured_of(scores: Scores) -> list[Measured]:
-    """The records of the engine: a setting on a task, each seed's number, and the seeds that were lost."""
+    """The records of the engine: a setting in a group, each seed's number, and the seeds that were lost."""
     return [
         Measured(
             setting,
-            task,
+            group,
             values={seed: one.value for seed, one in seeds.items() if one.curves},
             lost=tuple(seed for seed, one in seeds.items() if not one.curves),
         )
-        for setting, tasks in scores.items()
-        for task, seeds in tasks.items()
+        for setting, groups in scores.items()
+        for group, seeds in groups.items()
     ]
 
 
 def answer(scores: Scores, baseline: str) -> dict[str, Any]:
-    """`curves` by setting and task, `mrr` by setting, and `orders` by task with differences to the baseline."""
+    """`curves` by setting and group, `mrr` by setting, and `orders` by group with differences to the baseline."""
     measured, lead = measured_of(scores), measures_of(scores)[0]
     ranked = {name: interval(values, "mrr") for name, values in ranks(lead, measured).items()}
     found = [row for row in records(compare(lead, measured, places_of(measured, baseline))) if "mean" in row]
     return {
         "curves": {
-            name: {task: _curve(kept(seeds)) for task, seeds in tasks.items() if kept(seeds)}
-            for name, tasks in scores.items()
+            name: {group: _curve(kept(seeds)) for group, seeds in groups.items() if kept(seeds)}
+            for name, groups in scores.items()
         },
         "mrr": ranked,
-        "orders": {task: [row for row in found if row.get("task", "") == task] for task in tasks_of(scores)}
+        "orders": {group: [row for row in found if row.get("group", "") == group] for group in groups_of(scores)}
         | {"mrr": sorted(ranked, key=lambda name: -ranked[name]["mean"])},
     }
 
