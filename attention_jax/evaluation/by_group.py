@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_jax.evaluation.comparison import Measured, compare, places_of, ranks, records
+from attention_jax.evaluation.comparison import Measured, baselines_of, compare, ranks, records
 from attention_jax.evaluation.statistics import metric_interval
 
 PARTS = ("mean", "low", "high")
@@ -69,7 +69,7 @@ def answer(scores: Scores, baseline: str) -> dict[str, Any]:
     """`curves` by setting and group, `mrr` by setting, and `orders` by group with differences to the baseline."""
     measured, lead = measured_of(scores), measures_of(scores)[0]
     ranked = {name: interval(values, "mrr") for name, values in ranks(lead, measured).items()}
-    found = [row for row in records(compare(lead, measured, places_of(measured, baseline))) if "mean" in row]
+    found = [row for row in records(compare(lead, measured, baselines_of(measured, baseline))) if "mean" in row]
     return {
         "curves": {
             name: {group: _curve(kept(seeds)) for group, seeds in groups.items() if kept(seeds)}

@@ -54,7 +54,7 @@ class Interval(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A setting's place in a comparison; None where there is nothing to say. p-values are of its difference."""
+    """A setting as it compares; None where there is nothing to say. p-values are of its difference."""
 
     measured: Measured
     value: Interval | None = None
@@ -67,7 +67,7 @@ class Row(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Rows as they were measured; places of them: each one's baseline (None: it has none), the order, the best."""
+    """Rows as they were measured; by index, each one's baseline (None: it has none), the order, the best."""
 
     metric: str
     rows: tuple[Row, ...]
@@ -82,8 +82,8 @@ def compare(name: str, measured: Sequence[Measured], baselines: Sequence[int | N
     Holm's correction is over all differences. Raises UserError where there is no metric of that name.
     """
     rows = [
-        _row(name, one, None if own is None or own == place else measured[own])
-        for place, (one, own) in enumerate(zip(measured, baselines, strict=True))
+        _row(name, one, None if own is None or own == index else measured[own])
+        for index, (one, own) in enumerate(zip(measured, baselines, strict=True))
     ]
     compared = [row for row in rows if row.difference is not None]
     by_sentences = bool(compared) and all(row.p_sentences is not None for row in compared)
@@ -96,10 +96,10 @@ def compare(name: str, measured: Sequence[Measured], baselines: Sequence[int | N
     return Comparison(name, tuple(rows), tuple(baselines), order, _best(name, rows, order))
 
 
-def places_of(measured: Sequence[Measured], setting: str) -> list[int | None]:
+def baselines_of(measured: Sequence[Measured], setting: str) -> list[int | None]:
     """The index of each row's baseline: the setting of that name in the row's group; None where the group lacks it."""
-    places = {one.group: place for place, one in enumerate(measured) if one.setting == setting}
-    return [places.get(one.group) for one in measured]
+    indices = {one.group: index for index, one in enumerate(measured) if one.setting == setting}
+    return [indices.get(one.group) for one in measured]
 
 
 def ranks(name: str, measured: Sequence[Measured]) -> dict[str, Float[np.ndarray, " seeds"]]:
@@ -135,7 +135,7 @@ def interval(name: str, values: Sequence[float] | Float[np.ndarray, " n"]) -> In
 
 def records(comparison: Comparison) -> list[dict[str, Any]]:
     """The rows in order, as JSON has them; what there is nothing to say of is left out."""
-    return [_record(comparison.rows[place]) for place in comparison.order]
+    return [_record(comparison.rows[index]) for index in comparison.order]
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -184,11 +184,11 @@ def _value(name: str, own: Measured) -> Interval:
 
 
 def _best_first(name: str, rows: Sequence[Row]) -> tuple[int, ...]:
-    """Places, group by group: whole settings by their means, those that lost seeds, those without a value."""
+    """Indices, group by group: whole settings by their means, those that lost seeds, those without a value."""
     groups = list(dict.fromkeys(row.measured.group for row in rows))
 
-    def rank(place):
-        row = rows[place]
+    def rank(index):
+        row = rows[index]
         height = metric(name).height(row.value.mean if row.value else None)
         return groups.index(row.measured.group), row.value is None, bool(row.measured.lost), -height
 
@@ -200,13 +200,13 @@ def _best(name: str, rows: Sequence[Row], order: Sequence[int]) -> frozenset[int
     if metric(name).more_is_better is None:
         return frozenset()
     best: dict[str, set[int]] = {}
-    for place in order:
-        row = rows[place]
+    for index in order:
+        row = rows[index]
         if row.value is None or row.measured.lost:
             continue
-        found = best.setdefault(row.measured.group, {place})
+        found = best.setdefault(row.measured.group, {index})
         if all(rows[other].value.mean == row.value.mean for other in found):  # type: ignore[union-attr]
-            found.add(place)
+            found.add(index)
     return frozenset().union(*best.values())
 
 

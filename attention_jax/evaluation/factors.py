@@ -51,10 +51,10 @@ def pooled(name: str, rows: Sequence[Row]) -> Interval | None:
 
 
 def best_of(name: str, means: Iterable[Interval | None]) -> set[int]:
-    """The places of the best means, of several that tie all of them; none where neither more nor less is better."""
+    """The indices of the best means, of several that tie all of them; none where neither more nor less is better."""
     row = metric(name)
     heights = [row.height(None if one is None else one.mean) for one in means]
     most = max(heights, default=-math.inf)
     if row.more_is_better is None or most == -math.inf:
         return set()
-    return {place for place, height in enumerate(heights) if height == most}
+    return {index for index, height in enumerate(heights) if height == most}

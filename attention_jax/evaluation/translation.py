@@ -10,7 +10,7 @@ from jaxtyping import Float
 from attention_jax.evaluation.bleu import book_bleu, chrf, sacre_bleu
 
 Batch = dict[str, np.ndarray]
-Batches = Iterable[tuple[np.ndarray, Batch]]  # places in the corpus, and padded rows
+Batches = Iterable[tuple[np.ndarray, Batch]]  # indices in the corpus, and padded rows
 Groups = dict[str, tuple[int, int]]  # the fewest and most words of each
 Splits = tuple[str, Callable[[str], list[str]]] | None  # how text is cut into what BLEU counts, and its name
 
@@ -24,10 +24,10 @@ class RowLosses(NamedTuple):
 
 def row_losses(loss: Callable[[Batch], Any], batches: Batches) -> RowLosses:
     """`loss` gives the sums and counts of a batch's rows; pairs are in the corpus's order."""
-    rows = [(places, jax.device_get(loss(batch))) for places, batch in batches]
-    order = np.argsort(np.concatenate([places for places, _ in rows]))
+    rows = [(indices, jax.device_get(loss(batch))) for indices, batch in batches]
+    order = np.argsort(np.concatenate([indices for indices, _ in rows]))
     columns = (
-        np.concatenate([getattr(sums, part)[: len(places)] for places, sums in rows]) for part in ("total", "count")
+        np.concatenate([getattr(sums, part)[: len(indices)] for indices, sums in rows]) for part in ("total", "count")
     )
     return RowLosses(*(np.asarray(column, np.float64)[order] for column in columns))
 
@@ -58,7 +58,7 @@ def gather_rows(program: Callable[[Batch], Any], batches: Batches) -> list[np.nd
     rows: dict[int, np.ndarray] = {}
     for index, batch in batches:
         rows.update(zip(index.tolist(), np.asarray(program(batch)), strict=False))
-    return [rows[place] for place in sorted(rows)]
+    return [rows[index] for index in sorted(rows)]
 
 
 def score_translations(

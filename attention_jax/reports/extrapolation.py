@@ -81,7 +81,7 @@ def images(
     """Matrices as images with their titles, each on its own scale; signed ones around a white zero."""
     rows = -(-len(panels) // columns)
     figure, axes = new_figure(rows, columns, *cell)
-    for place, (axis, (title, matrix)) in enumerate(zip(axes.flat, panels, strict=False)):
+    for index, (axis, (title, matrix)) in enumerate(zip(axes.flat, panels, strict=False)):
         top = float(np.abs(matrix).max()) or 1.0
         axis.imshow(
             matrix,
@@ -95,9 +95,9 @@ def images(
         axis.tick_params(labelsize=7)
         for side in (axis.xaxis, axis.yaxis):
             side.get_major_locator().set_params(integer=True)
-        if place >= len(panels) - columns:
+        if index >= len(panels) - columns:
             axis.set_xlabel(xlabel, fontsize=8)
-        if place % columns == 0:
+        if index % columns == 0:
             axis.set_ylabel(ylabel, fontsize=8)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
@@ -146,7 +146,7 @@ def order_table(
     ]
     firsts = {group: orders[group][0]["mean"] for group in groups if orders[group] and "lost" not in orders[group][0]}
     means = [(group, row["mean"]) for group in groups for row in orders[group]]
-    best = {(place, 2) for place, (group, mean) in enumerate(means) if mean == firsts.get(group)}
+    best = {(index, 2) for index, (group, mean) in enumerate(means) if mean == firsts.get(group)}
     note = "Means over seeds with 95% intervals." + (f" Differences are to {baseline}." if baseline else "")
     return Table(title, ("group", what, height, "difference", "p, t"), rows, note, best=best)
 

@@ -60,8 +60,8 @@ src="data:image/png;base64,{{ encode(figure.path) }}">
 <thead><tr>{% for name in table.columns %}<th tabindex="0"{% if kinds[loop.index0] %} class="number"{% endif %}>\
 {{ name }}</th>{% endfor %}</tr></thead>
 <tbody>
-{% for row in table.rows %}{% set place = loop.index0 %}<tr>{% for cell in row %}{% set number = number_of(cell) %}
-{%- set best = " best" if (place, loop.index0) in table.best else "" %}
+{% for row in table.rows %}{% set height = loop.index0 %}<tr>{% for cell in row %}{% set number = number_of(cell) %}
+{%- set best = " best" if (height, loop.index0) in table.best else "" %}
 {%- if number is not none %}<td class="number{{ best }}" data-value="{{ number }}">{{ parted(cell) }}</td>
 {%- else %}<td>{{ show(cell) }}</td>{% endif %}{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
@@ -213,8 +213,8 @@ def show_interval(mean: float | None, low: float | None = None, high: float | No
         return show(mean)
     largest, half = max(abs(mean), abs(low), abs(high)), (high - low) / 2
     if half > 0 and PLAIN[0] <= largest < PLAIN[1]:
-        places = max(min(_places(largest, 4), _places(half, 3)), _places(half, 1), 0)
-        shown = [f"{round(value, places) + 0.0:,.{places}f}" for value in (mean, low, high)]
+        decimals = max(min(_decimals(largest, 4), _decimals(half, 3)), _decimals(half, 1), 0)
+        shown = [f"{round(value, decimals) + 0.0:,.{decimals}f}" for value in (mean, low, high)]
         ends = [
             f"{end:.1g}" if end and not float(text.replace(",", "")) else text
             for end, text in zip((low, high), shown[1:], strict=True)
@@ -231,12 +231,12 @@ def show_p(p: float) -> str:
         return "1"
     if p < 0.001:
         return "<.001"
-    places = next(n for n in range(3, 17) if (round(p, n) < LEVEL) == (p < LEVEL))
-    text = f"{p:.{places}f}".removeprefix("0")
+    decimals = next(n for n in range(3, 17) if (round(p, n) < LEVEL) == (p < LEVEL))
+    text = f"{p:.{decimals}f}".removeprefix("0")
     return ">.999" if text.startswith("1") else text
 
 
-def _places(value: float, digits: int) -> int:
+def _decimals(value: float, digits: int) -> int:
     """Decimals that show so many significant digits."""
     return digits - 1 - math.floor(math.log10(value))
 
@@ -258,7 +258,7 @@ def _parted(cell: object) -> str:
 
 def _kinds_of(table: Table) -> list[bool]:
     """Whether each column has numbers."""
-    return [any(_number_of(row[place]) is not None for row in table.rows) for place in range(len(table.columns))]
+    return [any(_number_of(row[column]) is not None for row in table.rows) for column in range(len(table.columns))]
 
 
 def _base64(path: Path) -> str:

@@ -19,10 +19,10 @@ NO_GRID = "The settings are not every combination of {}, each once: there are no
 
 
 class Grid(NamedTuple):
-    """The settings of a group, where they are a full grid: their places in an answer, and their factors."""
+    """The settings of a group, where they are a full grid: their indices in an answer, and their factors."""
 
     group: str
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     factors: list[Factor]
 
 
@@ -45,15 +45,15 @@ def grid_tables(answers: Sequence[Answer], within: Sequence[str]) -> tuple[list[
 def group_table(answer: Answer, within: Sequence[str]) -> Table:
     """A row a setting, a column a group; the best of each group in bold."""
     rows = answer.comparison.rows
-    cells = {row.measured[:2]: place for place, row in enumerate(rows)}
+    cells = {row.measured[:2]: index for index, row in enumerate(rows)}
     settings = list(dict.fromkeys(row.measured.setting for row in rows))
-    places = [[cells.get((setting, group)) for group in answer.groups] for setting in settings]
-    shown = [[None if place is None else rows[place].value for place in line] for line in places]
+    indices = [[cells.get((setting, group)) for group in answer.groups] for setting in settings]
+    shown = [[None if index is None else rows[index].value for index in line] for line in indices]
     best = {
         (height, 1 + column)
-        for height, line in enumerate(places)
-        for column, place in enumerate(line)
-        if place in answer.comparison.best
+        for height, line in enumerate(indices)
+        for column, index in enumerate(line)
+        if index in answer.comparison.best
     }
     lines = [(setting, *map(estimate, line)) for setting, line in zip(settings, shown, strict=True)]
     keys = " and ".join(key.rpartition(".")[2] for key in within)
@@ -67,7 +67,7 @@ def pivot(answer: Answer, lead: Answer, grid: Grid, one: Factor, other: Factor, 
     """
     shape = len(one.levels), len(other.levels)
     where = [{one: row, other: column} for row, column in itertools.product(*map(range, shape))]
-    best = {(place // shape[1], 1 + place % shape[1]) for place in _best(lead, grid, where)}
+    best = {(index // shape[1], 1 + index % shape[1]) for index in _best(lead, grid, where)}
     cells = [estimate(pooled(answer.metric, _rows(answer, grid, at))) for at in where]
     lines = [(_level(level), *cells[row * shape[1] : (row + 1) * shape[1]]) for row, level in enumerate(one.levels)]
     ours, theirs = names[one.key], names[other.key]
@@ -98,11 +98,11 @@ def _grids(answer: Answer, within: Sequence[str]) -> tuple[list[Grid], list[str]
     """Each group's settings where they are a full grid of two factors or more; a note where they are none."""
     grids, notes = [], []
     for group in answer.groups:
-        places = [place for place, row in enumerate(answer.comparison.rows) if row.measured.group == group]
-        overrides = [answer.settings[place].overrides for place in places]
+        indices = [index for index, row in enumerate(answer.comparison.rows) if row.measured.group == group]
+        overrides = [answer.settings[index].overrides for index in indices]
         factors = [factor for factor in factors_of(overrides) if factor.key not in within]
-        if is_grid(factors, len(places)) and len(factors) > 1:
-            grids.append(Grid(group if len(answer.groups) > 1 else "", tuple(places), factors))
+        if is_grid(factors, len(indices)) and len(factors) > 1:
+            grids.append(Grid(group if len(answer.groups) > 1 else "", tuple(indices), factors))
         elif len(factors) > 1:
             notes.append(NO_GRID.format(", ".join(short_keys(overrides)[factor.key] for factor in factors)))
     return grids, list(dict.fromkeys(notes))
@@ -116,8 +116,8 @@ def _pairs(grid: Grid) -> Iterator[tuple[Factor, Factor]]:
 
 def _rows(answer: Answer, grid: Grid, at: Mapping[Factor, int]) -> list[Row]:
     """The settings that have some levels."""
-    kept = (n for n in range(len(grid.places)) if all(factor.of[n] == level for factor, level in at.items()))
-    return [answer.comparison.rows[grid.places[n]] for n in kept]
+    kept = (n for n in range(len(grid.indices)) if all(factor.of[n] == level for factor, level in at.items()))
+    return [answer.comparison.rows[grid.indices[n]] for n in kept]
 
 
 def _best(answer: Answer, grid: Grid, where: Sequence[Mapping[Factor, int]]) -> set[int]:

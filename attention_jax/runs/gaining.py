@@ -67,7 +67,7 @@ def _join(config: ConfigDict, run: Run, extra: Run, folder: Path, trainer: Train
 
 
 def _take(config: ConfigDict, path: Path, more: Path) -> None:
-    """Put what was joined in the run's place, piece by piece: a piece that is there no more was taken before."""
+    """Replace the run's own pieces by the joined ones, one after another; a piece that is gone was taken before."""
     joined = more / "joined"
     (path / "result.json").unlink(missing_ok=True)
     if (joined / "checkpoints").exists():

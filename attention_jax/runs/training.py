@@ -109,8 +109,8 @@ def hypers_of(members: Sequence[Member], together: Together) -> list[dict[str, A
 def hooks_of(members: Sequence[Member], advance, is_interrupted, on_not_finite) -> Hooks:
     """Each member logs to its run."""
 
-    def log(step, place, values):
-        members[place].run.log(step, members[place].seed, values)
+    def log(step, index, values):
+        members[index].run.log(step, members[index].seed, values)
 
     return Hooks(log, advance, is_interrupted, on_not_finite)
 

@@ -32,7 +32,7 @@ from attention_jax.reports.tables import write_tables
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import finished
 from attention_jax.runs.folder import Run, to_json, write_result, write_whole
-from attention_jax.sweeps.cells import place_of
+from attention_jax.sweeps.cells import index_of
 from attention_jax.sweeps.folder import Sweep, failures, read_result, require_metrics
 from attention_jax.sweeps.records import records_of, write_cells
 
@@ -140,7 +140,7 @@ def _answer(sweep: Sweep, name: str) -> Answer | None:
 
 
 class _Named(NamedTuple):
-    """A setting as a sweep calls it: its cells, its name, its group, and the place of its baseline, if it has one."""
+    """A setting as a sweep calls it: its cells, its name, its group, and the index of its baseline, if it has one."""
 
     cells: list[str]
     name: str
@@ -158,15 +158,15 @@ def _named(sweep: Sweep) -> list[_Named]:
 
 
 def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int | None]:
-    """The place of each setting's baseline, of those that agree with it on `config.sweep.within`; None: it has none."""
-    places = {names[0]: place for place, names in enumerate(every)}
+    """The index of each setting's baseline, which agrees with it on `config.sweep.within`; None where there is none."""
+    indices = {names[0]: index for index, names in enumerate(every)}
     found: list[int | None] = [None] * len(every)
-    for names in sweep.agreeing(places):
+    for names in sweep.agreeing(indices):
         overrides = [_without_seeds(sweep.plan.cells[name].overrides) for name in names]
         with contextlib.suppress(UserError):  # the plan is refused where no setting at all is the baseline
-            own = places[names[place_of(overrides, sweep.config.sweep.baseline)]]
+            own = indices[names[index_of(overrides, sweep.config.sweep.baseline)]]
             for name in names:
-                found[places[name]] = own
+                found[indices[name]] = own
     return found
 
 

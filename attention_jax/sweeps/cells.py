@@ -83,7 +83,7 @@ class _Base:
         return self._values[known]
 
 
-def place_of(space: Sequence[Overrides], asked: str) -> int:
+def index_of(space: Sequence[Overrides], asked: str) -> int:
     """The first cell with every `KEY=VALUE` of a list with commas; "" is the first of all.
 
     A value may have commas itself: a comma ends it where a key of the space follows. Raises UserError where there is no
@@ -91,9 +91,9 @@ def place_of(space: Sequence[Overrides], asked: str) -> int:
     """
     keys = "|".join(map(re.escape, {key for overrides in space for key in overrides}))
     parts = [part.partition("=") for part in re.split(rf",(?=(?:{keys})=)", asked)] if asked else []
-    for place, overrides in enumerate(space):
+    for index, overrides in enumerate(space):
         if all(key in overrides and _is(overrides[key], value) for key, _, value in parts):
-            return place
+            return index
     first = ",".join(f"{key}={value}" for key, value in space[0].items() if key != "seeds")
     raise UserError(f"config.sweep.baseline={asked!r}: no setting is that; the first is {first!r}.")
 

@@ -161,8 +161,8 @@ def data_folder(path: Path, scratch: Path | None, experiment: Experiment, flat: 
 def current_code(experiment: Experiment, config: ConfigDict) -> Code:
     """The code that makes the numbers of an experiment's cells: what its modules import, and what trains cells."""
     functions = {field.__module__ for field in experiment if inspect.isfunction(field)}
-    places = ("", "experiments.", "attention_jax.experiments.")  # a module, the checkout's, the installed copy
-    named = {place + config.experiment for place in places if place + config.experiment in sys.modules}
+    prefixes = ("", "experiments.", "attention_jax.experiments.")  # a module, the checkout's, the installed copy
+    named = {prefix + config.experiment for prefix in prefixes if prefix + config.experiment in sys.modules}
     return code_of(*sorted(functions | named), "attention_jax.sweeps.population")
 
 

@@ -32,7 +32,7 @@ class Program(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Every cell of a sweep, by name; its programs, which are `groups` in plan.json; and the code it was planned with."""
+    """Every cell of a sweep, by name; its programs, called `groups` in plan.json; and the code it was planned with."""
 
     code: str  # its version
     cells: dict[str, PlannedCell]

@@ -19,7 +19,7 @@ from attention_jax.runs.experiment import Experiment, Request
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
 from attention_jax.runs.machine import free_memory
 from attention_jax.runs.training import hyper_of, tell
-from attention_jax.sweeps.cells import Cell, place_of, resolve
+from attention_jax.sweeps.cells import Cell, index_of, resolve
 from attention_jax.sweeps.engines import ENGINES
 from attention_jax.sweeps.folder import (
     Sweep,
@@ -90,7 +90,7 @@ def _resolve(experiment: Experiment, request: Request, scratch: Path | None) -> 
 
     code = functools.partial(current_code, experiment, config)
     cells = resolve(space, request.configure, experiment.identify, lambda: code().version, adjust)
-    place_of([cell.overrides for cell in cells], config.sweep.baseline)
+    index_of([cell.overrides for cell in cells], config.sweep.baseline)
     _require_answerable(config, experiment, cells)
     return _Resolved(cells, code())
 
@@ -225,7 +225,7 @@ def _match(
         found = matched(flat, config.sweep.match_by, config.sweep.match_unit, target, flops)
         return found[config.sweep.match_by]
 
-    target, found = flops(configs[place_of(space, config.sweep.baseline)]), []
+    target, found = flops(configs[index_of(space, config.sweep.baseline)]), []
     solved: dict[str, int] = {}
     for flat in configs:
         dynamic = dynamic_keys(flat, experiment.dynamic)

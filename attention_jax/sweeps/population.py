@@ -52,8 +52,8 @@ def train_wave(
         if len(wave.runs) > 1:
             saved = list(checkpoints.restore_each(trainer.abstract(len(members))))
             _divide(wave, trainer, saved[::-1])
-    places = itertools.accumulate((len(config.seeds) for config in wave.configs), initial=0)
-    owned = [states[first:last] for first, last in itertools.pairwise(places)]
+    bounds = itertools.accumulate((len(config.seeds) for config in wave.configs), initial=0)
+    owned = [states[first:last] for first, last in itertools.pairwise(bounds)]
     return [min((int(state.step) for state in own if not state.is_finite), default=None) for own in owned]
 
 
@@ -86,8 +86,8 @@ def _counting(bar: Bar, members: int) -> Callable[[int, float, float], None]:
 
 
 def _telling(members: Sequence[Member]) -> Callable[[int, int], None]:
-    def on_not_finite(place, step):
-        member = members[place]
+    def on_not_finite(index, step):
+        member = members[index]
         tell(f"{member.run.path.name}, seed {member.seed}: not finite at step {step:,}, and left there")
 
     return on_not_finite

@@ -57,7 +57,7 @@ def is_due(step: int, period: int, steps: int) -> bool:
 
 
 class Hooks(NamedTuple):
-    """How the loop speaks to the run or sweep it belongs to; a member is told by its place."""
+    """How the loop speaks to the run or sweep it belongs to; a member is told by its index."""
 
     log: Callable[[int, int, dict[str, float]], None]  # step, member, values
     advance: Callable[[int, float, float], None]  # steps done, all their items, the mean loss since it was last logged

@@ -144,8 +144,8 @@ def _scan(equation: Any, inputs: Sequence[Traced], scopes: tuple[str, ...]) -> l
     first = len(inputs) - in_columns - carried
     consts, carry, columns = inputs[:first], list(inputs[first : first + carried]), inputs[first + carried :]
     rows: list[list[Traced]] = []
-    for place in reversed(range(params["length"])) if params["reverse"] else range(params["length"]):
-        row = [Traced(traced.value[place], traced.origin) for traced in columns]
+    for index in reversed(range(params["length"])) if params["reverse"] else range(params["length"]):
+        row = [Traced(traced.value[index], traced.origin) for traced in columns]
         results = _call(body, [*consts, *carry, *row], scopes)
         carry = results[:carried]
         rows.append(results[carried:])

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from attention_jax.evaluation.bleu import bleu_of_statistics, bleu_statistics
-from attention_jax.evaluation.comparison import Interval, Measured, compare, notes, places_of, ranks, records
+from attention_jax.evaluation.comparison import Interval, Measured, baselines_of, compare, notes, ranks, records
 from attention_jax.evaluation.significance import paired_t, sign_flip
 
 DRAWS = 2000
@@ -111,8 +111,8 @@ def test_one_value_has_no_interval_and_one_pair_a_difference_alone():
 
 def test_a_baseline_by_name_is_that_of_the_same_task_where_it_is_there():
     rows = [measured("b", [1.0], "one"), measured("a", [1.0], "one"), measured("b", [1.0], "two")]
-    assert places_of(rows, "a") == [1, 1, None]
-    assert places_of(rows, "") == [None] * 3
+    assert baselines_of(rows, "a") == [1, 1, None]
+    assert baselines_of(rows, "") == [None] * 3
 
 
 def test_settings_that_tie_share_their_rank_and_a_lost_seed_is_last():

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from attention_jax.evaluation.comparison import Measured, compare, interval, places_of
+from attention_jax.evaluation.comparison import Measured, baselines_of, compare, interval
 from attention_jax.reports.extrapolation import length_curves, order_table
 from attention_jax.reports.figures import colours
 from attention_jax.reports.names import names_of
@@ -36,7 +36,7 @@ def answered(name, values, overrides, groups=None, lost=()):
         Measured(*of, dict(enumerate(own)), (9,) * (place in lost))
         for place, (*of, own) in enumerate(zip(named, groups, values.tolist(), strict=True))
     ]
-    compared = compare(name, measured, places_of(measured, named[0]))
+    compared = compare(name, measured, baselines_of(measured, named[0]))
     settings = [
         Setting(one, {"cost.flops": 1e9 * (2 + n), "cost.parameters": 10.0}, [], curve(name, row), None, (f"cell{n}",))
         for n, (one, row) in enumerate(zip(overrides, values, strict=True))
