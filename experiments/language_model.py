@@ -45,12 +45,14 @@ def finish(session: Session, configs: Sequence[ConfigDict], runs: Sequence[Run])
 def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
     every = session.variables(config, run.path)
     logged = [run.mean_over_steps("train.loss", seed, after=config.train.steps - 1) for seed in config.seeds]
-    measured = [session.measure(variables, config) for variables in every]
-    found = [{"train": {"loss": loss}, **numbers} for loss, numbers in zip(logged, measured, strict=True)]
+    results = [
+        {"train": {"loss": loss}, **session.measure(variables, config)}
+        for loss, variables in zip(logged, every, strict=True)
+    ]
     prompts.write_samples(session, config, every[0], run.path)
     data = {} if session.source.text is None else {k: v for k, v in session.source.text.meta.items() if k != "digests"}
     more = {"backend": session.model.backend, "cost": session.cost | pace(run, config), "data": data}
-    return over_seeds(found) | more
+    return over_seeds(results) | more
 
 
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:

@@ -84,15 +84,15 @@ def _finish(session: Session, steps_per_epoch: int, config: ConfigDict, run: Run
     every = session.trained(config, run.path)
     found = [measure(session, trained) for trained in every]
     write_outputs(config, run.path, every[0], [outputs for _, outputs in found])
-    measured = [numbers for numbers, _ in found]
-    if len(measured) == len(losses):
-        measured = [
-            {**member, "train": {"loss": value, **member["train"]}}
-            for value, member in zip(losses, measured, strict=True)
+    results = [numbers for numbers, _ in found]
+    if len(results) == len(losses):
+        results = [
+            {**numbers, "train": {"loss": loss, **numbers["train"]}}
+            for loss, numbers in zip(losses, results, strict=True)
         ]
     data = {k: v for k, v in session.corpus.meta.items() if k != "digests"}  # `fingerprint` stands for them
     backend = session.programs.model.backend
-    return over_seeds(measured) | {"backend": backend, "cost": session.cost | pace(run, config), "data": data}
+    return over_seeds(results) | {"backend": backend, "cost": session.cost | pace(run, config), "data": data}
 
 
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:
@@ -106,8 +106,8 @@ def evaluate_files(
     """Measure a trained run on sentences and their translations that it need not know."""
     every = session.trained(config, run.path)
     splits = [split_of_files(trained, sources, targets) for trained in every]
-    measured = [measure_split(trained, split, config) for trained, split in zip(every, splits, strict=True)]
-    return over_seeds([found.numbers for found in measured])
+    found = [measure_split(trained, split, config) for trained, split in zip(every, splits, strict=True)]
+    return over_seeds([one.numbers for one in found])
 
 
 def translate(

@@ -37,13 +37,13 @@ def gather(
 
 def measures_of(scores: Scores) -> list[str]:
     """The names of the measures, the first one leading."""
-    every = (member for groups in scores.values() for seeds in groups.values() for member in kept(seeds))
+    every = (one for groups in scores.values() for seeds in groups.values() for one in kept(seeds))
     return list(next(every).curves)
 
 
 def kept(seeds: Mapping[int, OfSeed]) -> list[OfSeed]:
     """What was measured of the seeds that were not lost."""
-    return [member for member in seeds.values() if member.curves]
+    return [one for one in seeds.values() if one.curves]
 
 
 def groups_of(scores: Scores) -> list[str]:
@@ -86,13 +86,13 @@ def interval(values: Sequence[float] | np.ndarray, measure: str) -> dict[str, fl
     return dict(zip(PARTS, metric_interval(measure, values), strict=True))
 
 
-def _curve(members: Sequence[OfSeed]) -> dict[str, Any]:
+def _curve(every: Sequence[OfSeed]) -> dict[str, Any]:
     """Lengths with means and intervals of the first measure, and of the others by name."""
-    first, *others = members[0].curves
-    lengths = list(members[0].curves[first])
+    first, *others = every[0].curves
+    lengths = list(every[0].curves[first])
 
     def line(measure):
-        rows = [interval([member.curves[measure][length] for member in members], measure) for length in lengths]
+        rows = [interval([one.curves[measure][length] for one in every], measure) for length in lengths]
         return {part: [row[part] for row in rows] for part in PARTS}
 
     return {"length": [*map(_number, lengths)], **line(first), **{name: line(name) for name in others}}

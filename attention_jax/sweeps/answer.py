@@ -179,11 +179,11 @@ def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
             result = read_result(sweep.cell(name))
             if result is None or result["status"] == "dropped":
                 continue
-            members = [pair for pair in members_of(result) if pair[0] not in choosers]
-            kept = result | {"seeds": [seed for seed, _ in members], "members": [member for _, member in members]}
+            reported = [pair for pair in members_of(result) if pair[0] not in choosers]
+            kept = result | {"seeds": [seed for seed, _ in reported], "members": [own for _, own in reported]}
             baseline = "" if setting.baseline is None else every[setting.baseline].name
             called = (setting.name, setting.group, baseline)
-            found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, *called)] if members else []
+            found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, *called)] if reported else []
     return found
 
 

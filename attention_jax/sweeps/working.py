@@ -145,7 +145,7 @@ def _train(
     missing = [name for name in names if not sweep.is_done(name)]
     if not missing:
         return
-    chosen = _members(home, missing)
+    chosen = _training_together(home, missing)
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(_open_cell(sweep, name, 1 / len(chosen))) for name in chosen]
         configs = [sweep.config_of(name) for name in chosen]
@@ -160,7 +160,7 @@ def _train(
         shutil.rmtree((home / "checkpoints").replace(home / "done"))
 
 
-def _members(home: Path, missing: list[str]) -> list[str]:
+def _training_together(home: Path, missing: list[str]) -> list[str]:
     """The cells that train together: those that the wave's checkpoints are of, or those with something left to do."""
     path = home / "members.json"
     shutil.rmtree(home / "done", ignore_errors=True)
@@ -216,9 +216,9 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
 def _height(sweep: Sweep, setting: Sequence[str], lines: Mapping[str, list[dict[str, Any]]]) -> float:
     """A setting's rank at a rung: the mean over the seeds that choose, −∞ where one of them diverged or failed."""
     by, every = sweep.config.train.best_by, sweep.seeds_of(setting)
-    measured = {line["seed"]: line[by] for name in setting for line in lines[name]}
+    reached = {line["seed"]: line[by] for name in setting for line in lines[name]}
     choosing = sweep.choosers(setting) or every
-    heights = [metric(by).height(measured.get(seed)) for seed in choosing]
+    heights = [metric(by).height(reached.get(seed)) for seed in choosing]
     return sum(heights) / len(heights)
 
 

@@ -39,7 +39,7 @@ def last_variables(
         found = [[state.variables for state in states] for states in restored]
     if len(found) < count:
         raise UserError(f"config.evaluate.last={count}: {run / CHECKPOINTS} holds {len(found)} that can be read.")
-    return [list(members) for members in zip(*found, strict=True)]
+    return [list(of_seed) for of_seed in zip(*found, strict=True)]
 
 
 def _like(config: ConfigDict, init: Init) -> list[TrainState]:

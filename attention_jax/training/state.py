@@ -51,14 +51,14 @@ def no_metrics() -> Metrics:
     return {name: Sums(jnp.zeros(()), jnp.zeros(())) for name in METRICS}
 
 
-def mean(members: Sequence[Variables]) -> Variables:
-    """The mean of every variable over checkpoints of one run (Vaswani et al. 2017, §6.1)."""
+def mean(checkpoints: Sequence[Variables]) -> Variables:
+    """The mean of every variable over the checkpoints of one run (Vaswani et al. 2017, §6.1)."""
 
     def averaged(*leaves):
         total = sum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in leaves)
         return (total / len(leaves)).astype(leaves[0].dtype)
 
-    return jax.tree.map(averaged, *members)
+    return jax.tree.map(averaged, *checkpoints)
 
 
 def _with_keys(state: TrainState) -> tuple[list[tuple[jax.tree_util.GetAttrKey, Any]], None]:
