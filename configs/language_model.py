@@ -183,5 +183,5 @@ SWEEPS = {"positions": positions, "attention": attention}
 
 def sweep(name="positions"):
     if name not in SWEEPS:
-        raise ValueError(f"no sweep {name!r}: choose one of {', '.join(SWEEPS)}.")
+        raise ValueError(f"no such sweep: choose one of {', '.join(SWEEPS)}.")
     return SWEEPS[name]()

@@ -366,5 +366,5 @@ SWEEPS = {"rates": rates, "models": models, "luong": luong, "multi30k": multi30k
 
 def sweep(name="rates", variant="bahdanau,embedded"):
     if name not in SWEEPS:
-        raise ValueError(f"no sweep {name!r}: choose one of {', '.join(SWEEPS)}.")
+        raise ValueError(f"no such sweep: choose one of {', '.join(SWEEPS)}.")
     return SWEEPS[name](variant)

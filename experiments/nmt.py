@@ -69,7 +69,7 @@ def start_from(session: Session) -> Variables | None:
     if other is None:
         raise UserError(f"config.train.init_from={named!r}: no run there.")
     if other.model != session.config.model:
-        raise UserError(f"config.train.init_from={named!r}: its config.model is another one.")
+        raise UserError(f"config.train.init_from={named!r}: was trained with another config.model.")
     return best_variables(other, Path(named), session.init, session.corpus.vocabulary)[0]
 
 

@@ -178,7 +178,7 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
     if extend and list(changed) == ["train.steps"] and now > before:
         (path / "result.json").unlink(missing_ok=True)
     elif changed:
-        shown = "; ".join(f"{key}: {old!r} there, {new!r} now" for key, (old, new) in changed.items())
+        shown = "; ".join(f"config.{key}: {old!r} there, {new!r} now" for key, (old, new) in changed.items())
         raise UserError(f"{path}: holds a run of another config ({shown}). Choose another --workdir.")
 
 

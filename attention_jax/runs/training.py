@@ -34,11 +34,15 @@ class Member(NamedTuple):
 def timetable_of(config: ConfigDict) -> Timetable:
     """`config.train`, checked. Raises UserError for a value that cannot be used."""
     values = {name: value for name, value in config.train.items() if name != "init_from"}
+    known = [name for name in Timetable._fields if name != "height"]
+    if wrong := next((name for name in [*values, *known] if (name in values) != (name in known)), ""):
+        what = "no such setting" if wrong in values else "is missing from the config"
+        raise UserError(f"config.train.{wrong}: {what}; the settings are {', '.join(known)}.")
     for name, value in values.items():
         if isinstance(value, int) and value < 1:
             raise UserError(f"config.train.{name}={value}: needs 1 or more.")
     best_by = config.train.best_by
-    require_direction(best_by, "train.best_by")
+    require_direction(best_by, "config.train.best_by")
     return Timetable(**values, height=metric(best_by).height)
 
 

@@ -45,7 +45,7 @@ def resolve(
     another type, before anything runs.
     """
     if not space:
-        raise UserError("sweep: the space is empty: not a cell to run.")
+        raise UserError("sweep: the space is empty: there is no cell to run.")
     variants = {overrides.get(VARIANT, "") for overrides in space}
     bases = {variant: _Base(configure(variant)) for variant in sorted(variants)}
     asked = [bases[overrides.get(VARIANT, "")].with_(overrides) for overrides in space]
@@ -95,7 +95,7 @@ def index_of(space: Sequence[Overrides], asked: str) -> int:
         if all(key in overrides and _is(overrides[key], value) for key, _, value in parts):
             return index
     first = ",".join(f"{key}={value}" for key, value in space[0].items() if key != "seeds")
-    raise UserError(f"config.sweep.baseline={asked!r}: no setting is that; the first is {first!r}.")
+    raise UserError(f"config.sweep.baseline={asked!r}: no setting has these values; the first has {first!r}.")
 
 
 def _is(value: Any, text: str) -> bool:

@@ -118,21 +118,21 @@ class Sweep:
 def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The metrics that a sweep compares its cells by, flat configs; the first leads.
 
-    Raises UserError where there is none of a name, or one does not compare the cells that are compared; and so for
-    what ranks them at rungs.
+    Raises UserError for a name that is no metric's, and for a metric that does not compare the cells; that goes for the
+    metric that ranks them at rungs too.
     """
     own = experiment.metric(config)
     asked = tuple(dict.fromkeys(name.strip() for name in config.sweep.metric.split(",") if name.strip()))
-    used = [("sweep.metric", name) for name in asked] or [("train.best_by", own)]
+    used = [("config.sweep.metric", name) for name in asked] or [("config.train.best_by", own)]
     if config.population.halving:
-        used.append(("train.best_by", config.train.best_by))
+        used.append(("config.train.best_by", config.train.best_by))
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for cell in cells:
         groups.setdefault(repr([cell.get(key) for key in config.sweep.within]), []).append(cell)
-    for key, name in used:
-        others = (own, *experiment.compared_by) if key == "sweep.metric" else experiment.compared_by
+    for asked_by, name in used:
+        others = (own, *experiment.compared_by) if asked_by == "config.sweep.metric" else experiment.compared_by
         for group in groups.values():
-            require_comparable(name, key, group, others)
+            require_comparable(name, asked_by, group, others)
     return asked or (own,)
 
 

@@ -176,13 +176,22 @@ def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
         section, _, name = key.partition(".")
         if config[section][name] not in known:
             raise UserError(f"config.{key}={config[section][name]!r}: choose one of {', '.join(map(repr, known))}.")
-    if not 0 <= config.population.halving < 1 or bool(config.population.halving) != bool(config.population.rungs):
+    _require_rungs(config.population)
+
+
+def _require_rungs(population: ConfigDict) -> None:
+    """Raise UserError for settings of successive halving that do not go together."""
+    halving, rungs = population.halving, population.rungs
+    if not 0 <= halving < 1:
+        raise UserError(f"config.population.halving={halving}: needs 0 or more and less than 1.")
+    if halving and not rungs:
         raise UserError(
-            f"config.population: halving={config.population.halving} needs 0 or more and less than 1, and "
-            f"rungs={config.population.rungs} where it is more than 0."
+            f"config.population.halving={halving} drops settings at rungs: set config.population.rungs too."
         )
-    if (config.population.halving_seeds or config.population.across) and not config.population.halving:
-        raise UserError("config.population: halving_seeds and across say how settings are ranked: set halving too.")
+    for name in ("rungs", "halving_seeds", "across"):
+        if population[name] and not halving:
+            key = f"config.population.{name}={population[name]}"
+            raise UserError(f"{key} is for successive halving: set config.population.halving too.")
 
 
 def _require_answerable(config: ConfigDict, experiment: Experiment, cells: Sequence[Cell]) -> None:
@@ -197,7 +206,7 @@ def _require_answerable(config: ConfigDict, experiment: Experiment, cells: Seque
     for found in seeds.values():
         if len(set(found)) < len(found):
             twice = next(seed for seed in found if found.count(seed) > 1)
-            raise UserError(f"sweep: seed {twice} of one setting is in two cells: give every seed one.")
+            raise UserError(f"sweep: seed {twice} of one setting is in two cells: name every seed of a setting once.")
     fewest, choosing = min(map(len, seeds.values())), config.population.halving_seeds
     if not 0 <= choosing < max(fewest, 1):
         raise UserError(

@@ -105,4 +105,6 @@ def _overlap(key: str, other: str) -> bool:
 
 def _require_order(low: float, high: float, above: float) -> None:
     if not above < low < high:
-        raise UserError(f"sweep: from {low} to {high}: needs {'0 < ' if above == 0 else ''}low < high.")
+        raise UserError(
+            f"sweep: a number from {low} to {high} cannot be drawn: needs {'0 < ' if above == 0 else ''}low < high."
+        )

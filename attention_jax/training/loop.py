@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
 
 class Timetable(NamedTuple):
-    """How long to train, and what happens when; a key that is not here raises TypeError."""
+    """How long to train, and what happens when: `config.train`, and how high a value of `best_by` is."""
 
     steps: int
     steps_per_call: int
@@ -213,7 +213,7 @@ def _log(
 def _better(state: TrainState, values: dict[str, float], timetable: Timetable) -> Best:
     if timetable.best_by not in values:
         raise UserError(
-            f"config.train.best_by={timetable.best_by!r} is not measured here: there is {', '.join(values)}."
+            f"config.train.best_by={timetable.best_by!r} is not measured here: choose one of {', '.join(values)}."
         )
     score = jnp.float32(timetable.height(values[timetable.best_by]))
     if not score > state.best.score:

@@ -26,7 +26,10 @@ def best_variables(config: ConfigDict, run: Path, init: Init, vocabulary: str = 
     with _reading(config, run, vocabulary) as checkpoints:
         last = next(checkpoints.restore_each(_like(config, init))).state
     if not all(int(state.best.step) for state in last):
-        raise UserError(f"{run}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
+        raise UserError(
+            f"{run}: not evaluated yet: that is due after config.train.evaluate_every={config.train.evaluate_every} "
+            "steps. Go on with --mode=train."
+        )
     return [state.best.variables for state in last]
 
 
@@ -38,7 +41,10 @@ def last_variables(
         restored = itertools.islice(checkpoints.restore_due(_like(config, init)), count)
         found = [[state.variables for state in states] for states in restored]
     if len(found) < count:
-        raise UserError(f"config.evaluate.last={count}: {run / CHECKPOINTS} holds {len(found)} that can be read.")
+        raise UserError(
+            f"config.evaluate.last={count}: {run / CHECKPOINTS} has {len(found)} that can be read. Lower it, or train "
+            "with a larger --config.train.keep_last."
+        )
     return [list(of_seed) for of_seed in zip(*found, strict=True)]
 
 

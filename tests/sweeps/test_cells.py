@@ -104,5 +104,7 @@ def test_a_baseline_may_have_commas_in_its_value():
     assert index_of(space, f"model.positions={scaled}") == 1
     assert index_of(space, f"model.positions={scaled},data.task=sort") == 3
     assert index_of(space, "data.task=sort,model.positions=rotary") == 2
-    with pytest.raises(UserError, match="no setting is that; the first is 'model.positions=rotary,data.task=copy'"):
+    with pytest.raises(
+        UserError, match="no setting has these values; the first has 'model.positions=rotary,data.task=copy'"
+    ):
         index_of(space, "model.positions=rotary:scaling=ntk")
