@@ -39,7 +39,7 @@ Record = Mapping[str, Any]  # of a cell and seed: see attention_jax/sweeps/recor
 
 
 class Row(NamedTuple):
-    """A model's cells, a record a seed; comparable is what differs from the baseline in the model alone."""
+    """A model's records, one a seed; it is comparable where it differs from the baseline in the model alone."""
 
     model: str
     records: Sequence[Record]

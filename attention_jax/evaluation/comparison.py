@@ -72,8 +72,8 @@ class Comparison(NamedTuple):
     metric: str
     rows: tuple[Row, ...]
     baselines: tuple[int | None, ...]
-    order: tuple[int, ...]  # groups one after another, each the best first; who lost seeds after who did not
-    best: frozenset[int]  # of each group, those that share the best mean, of those that lost no seed
+    order: tuple[int, ...]  # group after group, the best first; settings that lost seeds after the others
+    best: frozenset[int]  # of each group: the best mean, shared or not, among settings that lost no seed
 
 
 def compare(name: str, measured: Sequence[Measured], baselines: Sequence[int | None]) -> Comparison:
@@ -134,12 +134,12 @@ def interval(name: str, values: Sequence[float] | Float[np.ndarray, " n"]) -> In
 
 
 def records(comparison: Comparison) -> list[dict[str, Any]]:
-    """The rows in order, as JSON has them; what there is nothing to say of is left out."""
+    """The rows in order, as dicts for JSON; what is None is left out."""
     return [_record(comparison.rows[index]) for index in comparison.order]
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What a reader must know of tests that cannot find what is there with so few seeds."""
+    """What a reader must know where there are too few seeds for a test to find a difference."""
     seeds = max((len(row.measured.values) for row in comparison.rows), default=0)
     comparisons = sum(row.p_flips is not None for row in comparison.rows)
     if seeds < 2:
@@ -174,7 +174,7 @@ def _row(name: str, own: Measured, baseline: Measured | None) -> Row:
 
 
 def _value(name: str, own: Measured) -> Interval:
-    """Over seeds and sentences where the sentences are known, else over seeds; within what the metric can be."""
+    """The mean and its interval: over seeds and sentences where these are known, else over seeds."""
     values = list(own.values.values())
     if not own.statistics:
         return interval(name, values)

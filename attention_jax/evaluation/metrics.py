@@ -15,8 +15,8 @@ from attention_jax.errors import UserError
 class Metric(NamedTuple):
     """A row: a pattern of dotted names, whether more is better (None: neither), the least and the greatest value.
 
-    What is `of_objective` holds what a config adds to the training objective, such as dropout and label smoothing.
-    Intervals of what `is_log` are made on the logarithm.
+    A metric `of_objective` includes what a config adds to the training objective, such as dropout and label smoothing.
+    Where `is_log`, intervals are made on the logarithm.
     """
 
     pattern: str
@@ -28,7 +28,7 @@ class Metric(NamedTuple):
     is_log: bool = False
 
     def height(self, value: float | None) -> float:
-        """The value so that more is better; −∞ where it is not finite or not there: what is lost is never best."""
+        """The value so that more is better; −∞ where it is not finite or not known: what is lost is never best."""
         if value is None or not math.isfinite(value):
             return -math.inf
         return value if self.more_is_better else -value
@@ -77,7 +77,7 @@ METRICS = (
     Metric("*seconds", LESS, 0, math.inf, "seconds"),
 )
 
-# Keys of a config that make the objective that a model is trained for, and those that make what a token is.
+# The keys of a config that change the training objective, and those that change what a token is.
 OBJECTIVE = (
     "optimizer.dropout",
     "optimizer.label_smoothing",

@@ -66,8 +66,9 @@ def two_level_interval(
     """The mean over seeds of a score of sentences, with an interval over both: x̄ ± √(h_s² + h_r²).
 
     h_s is the half-width over the seeds (Student's t), h_r the normal one of the mean score over resamples of the
-    sentences; half-widths add in squares (Zou & Donner 2008, eq. 5). What varies by seed and sentence is in both, so
-    that it covers rather more than it says. One seed has the interval over sentences alone.
+    sentences; half-widths add in squares (Zou & Donner 2008, eq. 5). Variation by seed and sentence
+    together is in both, so that the interval covers rather more than it says. One seed has the interval over sentences
+    alone.
     """
     mean, seeds = float(np.mean(values)), 0.0
     if len(values) > 1:

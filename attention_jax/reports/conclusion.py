@@ -12,7 +12,8 @@ from attention_jax.reports.page import Table
 class FinishedCell(NamedTuple):
     """A cell of a sweep that reached its end.
 
-    `result` has, of the `seeds` that are reported, `members`: what was measured of each; `status` tells what diverged.
+    `result` has the `seeds` that are reported and, as `members`, what was measured of each; its `status` says whether
+    the cell diverged.
     """
 
     config: ConfigDict

@@ -205,9 +205,9 @@ def show_number(value: float) -> str:
 def show_interval(mean: float | None, low: float | None = None, high: float | None = None) -> str:
     """A mean and its interval with as many decimals as say something: 2.782 [2.639, 2.925].
 
-    That is three significant digits of the interval's half-width, and at most four of the largest number but where the
-    half-width is smaller than these. An end that would be rounded to 0 is shown with its first digit: nothing hides on
-    which side of 0 it is. The mean alone where there is no interval.
+    They show three significant digits of the interval's half-width, but at most four of the largest number, unless the
+    half-width would not show at all. An end that would be rounded to 0 is shown with its first digit: its side of 0 can
+    be seen. The mean alone where there is no interval.
     """
     if mean is None or low is None or high is None or not all(map(math.isfinite, (mean, low, high))):
         return show(mean)

@@ -116,7 +116,7 @@ def _pairs(grid: Grid) -> Iterator[tuple[Factor, Factor]]:
 
 def _rows(answer: Answer, grid: Grid, at: Mapping[Factor, int]) -> list[Row]:
     """The settings that have some levels."""
-    kept = (n for n in range(len(grid.indices)) if all(factor.of[n] == level for factor, level in at.items()))
+    kept = (n for n in range(len(grid.indices)) if all(factor.level_of[n] == level for factor, level in at.items()))
     return [answer.comparison.rows[grid.indices[n]] for n in kept]
 
 

@@ -208,7 +208,7 @@ def _said_of_group(answers: Sequence[Answer], group: str, indices: Sequence[int]
 
 
 def _standing(answers: Sequence[Answer], index: int) -> Iterator[str]:
-    """Whether a setting's difference to its baseline is shown, and what other metrics are of it."""
+    """Whether a setting's difference to its baseline is shown, and what other metrics say of it."""
     lead, *others = answers
     baseline = lead.comparison.baselines[index]
     if index == baseline:

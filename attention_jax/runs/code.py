@@ -77,7 +77,7 @@ def _says_the_same(commit: str, path: str) -> bool:
 
 
 def place_of(path: str) -> Path:
-    """Where a file is that is named from its package on: in this checkout, or where Python finds the package."""
+    """Where a file lies, such as attention_jax/ops/scoring.py: in this checkout, or where Python finds its package."""
     if (ROOT / path).is_file():
         return ROOT / path
     package = path.partition("/")[0].removesuffix(".py")

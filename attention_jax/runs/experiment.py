@@ -33,7 +33,7 @@ Session = Any  # what an experiment opens of a config and its data; nobody else 
 
 
 class Together(NamedTuple):
-    """What cells that differ in dynamic values alone share: a trainer, where they are trained, and how they end."""
+    """What cells share that differ in dynamic values alone: their trainer, if they are trained, and how they finish."""
 
     finish: Callable[[Sequence[ConfigDict], Sequence[Run]], list[dict]]  # trained runs → the metrics of each, nested
     trainer: Trainer | None = None

@@ -128,7 +128,7 @@ def require_finished(step: int, steps: int) -> None:
 def restore(
     trainer: Trainer, members: Sequence[Member], checkpoints: Checkpoints, start_from: Callable[[], Variables | None]
 ) -> list[TrainState]:
-    """Where the members' training goes on: at their last checkpoint, whose metrics are their runs' again."""
+    """The states that members go on from: their last checkpoint's, whose metrics their runs then have, or new ones."""
     saved = checkpoints.restore(trainer.abstract(len(members)))
     runs = {member.run.path: member.run for member in members}.values()
     kept = [None] * len(runs) if saved is None or saved.beside is None else saved.beside
@@ -142,7 +142,7 @@ def restore(
 
 @contextlib.contextmanager
 def open_checkpoints(folder: Path, timetable: Timetable, vocabulary: str, runs: Sequence[Run]) -> Iterator[Checkpoints]:
-    """The checkpoints in a folder, kept as the timetable says, with the metrics of the runs that they are of.
+    """The checkpoints in a folder, kept as the timetable says, with the metrics of their `runs` beside each.
 
     Raises UserError where they are of another vocabulary.
     """

@@ -38,7 +38,7 @@ from attention_jax.sweeps.records import records_of, write_cells
 
 ENDS = {"diverged": "diverged", "dropped": "dropped at a rung"}
 COSTS = ("cost.parameters", "cost.flops", "cost.seconds", "cost.step_seconds", "cost.tokens_per_second")
-BY_TEST = "Test figures are for the last word: settings are in the order of {}, and the best is chosen by it."
+BY_TEST = "Test figures choose nothing: settings are in the order of {}, and the best is chosen by it."
 CHOSEN = "The first seeds ({}) chose at the rungs which settings go on; they are not reported."
 CHOSE = (
     "Settings were chosen at rungs by the seeds that are reported: those that went on were lucky there, and their "
@@ -122,7 +122,7 @@ def compare(sweep: Sweep) -> list[Answer]:
 
 
 def _following(lead: Answer, answer: Answer) -> Answer:
-    """An answer with the order and the best of the one that leads, of which the reader of test figures is told."""
+    """An answer with the order and the best of the one that leads; a note says so to who reads test figures."""
     notes = (BY_TEST.format(lead.metric), *answer.notes) if answer.metric.startswith("test.") else answer.notes
     comparison = answer.comparison._replace(order=lead.comparison.order, best=lead.comparison.best)
     return answer._replace(comparison=comparison, notes=notes)
@@ -149,7 +149,7 @@ class _Named(NamedTuple):
 
 
 def _named(sweep: Sweep) -> list[_Named]:
-    """The settings in the plan's order. Seeds and what `config.sweep.within` names make none."""
+    """The settings in the plan's order. Seeds and the keys of `config.sweep.within` make none."""
     every, within = sweep.settings_in(sweep.plan.cells), sweep.config.sweep.within
     overrides = [sweep.plan.cells[cells[0]].overrides for cells in every]
     names = names_of([{k: v for k, v in one.items() if k not in ("seeds", *within)} for one in overrides])
@@ -188,7 +188,7 @@ def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
 
 
 def members_of(result: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Each seed of a result with what was measured of it; what all seeds together made is the first's."""
+    """Each seed of a result with its own numbers; a result without `members` is its first seed's."""
     if result["status"] in ENDS:
         return [(seed, result) for seed in result["seeds"]]
     return list(zip(result["seeds"], result.get("members") or [result], strict=False))
@@ -284,7 +284,7 @@ def _attention(cell: Path) -> dict[str, Any] | None:
 
 
 def _of_rungs(sweep: Sweep, settings: Sequence[Setting]) -> list[str]:
-    """Who chose the settings that are left, where rungs did."""
+    """A note on which seeds chose the settings that are left, where rungs dropped others."""
     population = sweep.config.population
     if population.halving_seeds:
         every = {tuple(sorted(sweep.choosers(names))) for names in sweep.settings_in(sweep.plan.cells)}

@@ -39,8 +39,8 @@ def resolve(
 ) -> list[Cell]:
     """Every cell, each once. `configure` gives a variant's config ("": the one asked for); `identify` tells its data.
 
-    `code` is asked for its version, and data are identified, when the values are checked.
-    `adjust` may change values of the configs, once they are checked; what it changes is an override like others.
+    `adjust` checks the configs and may change values; a change counts as an override. Only then is `code` asked for its
+    version, and are data identified.
     Raises UserError for an empty space, a key that the config does not have (with the nearest), or a value of
     another type, before anything runs.
     """

@@ -45,7 +45,7 @@ class Sweep:
     experiment: Experiment
     config: ConfigDict
     plan: Plan
-    scratch: Path | None = None  # where data are that the folder lacks, while a sweep is only looked at
+    scratch: Path | None = None  # for data that the folder lacks, while a sweep is only previewed
 
     def cell(self, name: str) -> Path:
         """A cell's run folder."""
@@ -147,7 +147,7 @@ def variant_of(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def data_folder(path: Path, scratch: Path | None, experiment: Experiment, flat: Mapping[str, Any]) -> Path:
-    """Where in a sweep a config's data is: a folder for each data, way to read it and vocabulary that is given."""
+    """The folder of a config's data in a sweep: one for each source, way to read it and vocabulary that is given."""
     statics = {key: value for key, value in flat.items() if key not in experiment.dynamic}
     read = sorted(item for item in statics.items() if item[0].startswith("data.") or item[0] == "train.init_from")
     named = repr(read)
@@ -201,7 +201,7 @@ def open_sweep(experiment: Experiment, path: Path) -> Sweep:
 def stored_config(path: Path) -> ConfigDict | None:
     """The config a run or sweep was started with, or None where there is none.
 
-    How a sweep runs is no part of its cells: what its version could not set there yet has its default.
+    Keys that say how a sweep runs, and that an older version did not have, get their defaults.
     """
     config = read_config(path)
     if config is None:

@@ -58,7 +58,7 @@ def make_plan(experiment: Experiment, request: Request) -> Sweep:
 
 @contextlib.contextmanager
 def preview(experiment: Experiment, request: Request) -> Iterator[Sweep]:
-    """The sweep as it would be planned. Its folder is only read; data that it lacks are in one that goes again."""
+    """The sweep as it would be planned. Its folder is only read; data that it lacks lie in a temporary one."""
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         if request.space is None:
@@ -152,7 +152,7 @@ def describe_plan(sweep: Sweep) -> str:
 
 
 def _of_other_code(sweep: Sweep, cells: Sequence[Cell]) -> list[Cell]:
-    """The cells, those that other code has done by their names there. Raises UserError unless that was asked for."""
+    """The cells; those that other code has done keep their names. Raises UserError unless `any_code` allows them."""
     done = sum(map(sweep.is_done, sweep.plan.cells))
     if not sweep.config.sweep.any_code:
         raise UserError(
@@ -289,7 +289,7 @@ def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Cal
 
 
 def _zeros(leaf):
-    """An array of a shape; a random key is any."""
+    """Zeros of a shape; random keys where it is one of keys."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.split(jax.random.key(0), leaf.shape)
     return jax.numpy.zeros(leaf.shape, leaf.dtype)

@@ -53,7 +53,7 @@ def work(sweep: Sweep) -> None:
 def _climb(sweep: Sweep, rung: int, bar: Bar, is_interrupted: Callable[[], bool]) -> None:
     """Bring every program's cells to a rung, whoever trains them, and rank them all together."""
     programs = [program for program in sweep.plan.programs if rung < sweep.steps(program)]
-    for wait in (False, True):  # first what nobody does; then, for what others do, until it is done
+    for wait in (False, True):  # first what nobody works on; then wait for what others do
         for program in programs:
             _work_on(sweep, program, rung, bar, is_interrupted, wait)
     with hold(sweep.path / "waves" / f"rung-{rung}", True, is_interrupted):
@@ -63,9 +63,9 @@ def _climb(sweep: Sweep, rung: int, bar: Bar, is_interrupted: Callable[[], bool]
 def _work_on(
     sweep: Sweep, program: Program, rung: int | None, bar: Bar, is_interrupted: Callable[[], bool], wait: bool = False
 ) -> None:
-    """Every wave of a program that is missing, to a rung or the end: each as it can be claimed.
+    """Do each missing wave of a program that can be claimed, to a rung or to the end.
 
-    Where the settings of a program are ranked by themselves, all its waves go in step.
+    Where the settings of a program are ranked by themselves, its waves go in step.
     """
     together: Together | None = None
     waves, population = dict(enumerate(program.waves)), sweep.config.population
@@ -96,7 +96,7 @@ def _work_on(
 
 
 def _is_there(sweep: Sweep, name: str, rung: int | None) -> bool:
-    """Whether a cell has come to its end, or with every seed to a rung."""
+    """Whether a cell is done, or every seed of it has reached a rung."""
     if sweep.is_done(name):
         return True
     lines = () if rung is None else Run(sweep.cell(name), 0.0).metrics()
@@ -185,7 +185,7 @@ def _finish(sweep: Sweep, together: Together, cells: Sequence[tuple[ConfigDict, 
 
 
 def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
-    """Write results of the settings that end at a rung: the worst share of those that agree on `config.sweep.within`.
+    """Write results of the settings that are dropped at a rung: the worst share of each group (`config.sweep.within`).
 
     All seeds of a setting end together. Every setting that reached the rung is ranked, whatever became of it since, so
     that a restart drops the same. Raises UserError where nothing was measured there.
@@ -198,7 +198,7 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
             "config.train.evaluate_every."
         )
     if behind := [name for name in names if not (sweep.has_ended(name) or _is_there(sweep, name, step))]:
-        return tell(f"step {step}: {len(behind)} cells have not come so far, and nothing is dropped")
+        return tell(f"step {step}: {len(behind)} cells have not reached it: nothing is dropped")
     worst: set[str] = set()
     for group in sweep.agreeing(names):
         ranked = sorted((_height(sweep, setting, lines), setting) for setting in sweep.settings_in(group))

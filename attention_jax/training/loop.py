@@ -27,7 +27,7 @@ class Task(NamedTuple):
     steps_per_epoch: int
     evaluate: Callable[[Variables], dict[str, float]]
     is_table_shared: bool = True  # whether a step's table is the same for every seed
-    vocabulary: str = ""  # what tells the one that variables are trained with from others
+    vocabulary: str = ""  # identifies the vocabulary that variables are trained with
 
 
 class Timetable(NamedTuple):
@@ -40,7 +40,7 @@ class Timetable(NamedTuple):
     checkpoint_every: int
     keep_last: int
     best_by: str
-    height: Callable[[float], float]  # of a value of `best_by`: the more the better, −∞ where it is not finite
+    height: Callable[[float], float]  # a value of `best_by` so that more is better; −∞ where it is not finite
 
     def next_stop(self, step: int, steps_per_epoch: int) -> int:
         """The next step after which something is due, or an epoch ends."""
@@ -52,17 +52,17 @@ class Timetable(NamedTuple):
 
 
 def is_due(step: int, period: int, steps: int) -> bool:
-    """Whether what happens once a period, and at the end, happens after a step."""
+    """Whether something that is due once a period, and at the end, is due after this step."""
     return step % period == 0 or step == steps
 
 
 class Hooks(NamedTuple):
-    """How the loop speaks to the run or sweep it belongs to; a member is told by its index."""
+    """How the loop speaks to the run or sweep it belongs to; a member is named by its index."""
 
     log: Callable[[int, int, dict[str, float]], None]  # step, member, values
     advance: Callable[[int, float, float], None]  # steps done, all their items, the mean loss since it was last logged
     is_interrupted: Callable[[], bool]
-    on_not_finite: Callable[[int, int], None]  # member, step: of a loss or gradient; the member stays as it is
+    on_not_finite: Callable[[int, int], None]  # member, step: its loss or gradient is not; it trains no more
 
 
 class NotFinite(Exception):
@@ -119,10 +119,10 @@ def fit(
     hooks: Hooks,
     until: int | None = None,
 ) -> list[TrainState]:
-    """Train every member from where it is to `timetable.steps`, or a step before it; returns early where interrupted.
+    """Train every member to step `until` (None: `timetable.steps`), and save all; ends early where interrupted.
 
-    All are saved at the end. A member whose loss or gradient is not finite takes no more steps; once all are so,
-    training ends, and the checkpoint before that stays.
+    A member whose loss or gradient is not finite takes no more steps. Once no member takes any, training ends without
+    another checkpoint.
     """
     task, timetable = trainer.task, trainer.timetable
     step, last = max(int(state.step) for state in states), timetable.steps if until is None else until
@@ -197,7 +197,7 @@ def _padded(rows: np.ndarray, steps_per_call: int) -> np.ndarray:
 def _log(
     trainer: Trainer, state: TrainState, step: int, member: int, hooks: Hooks, timed: Mapping[str, float]
 ) -> TrainState:
-    """Log a member's metrics since the last time and, where due, its evaluation; none are unlogged then."""
+    """Log a member's unlogged metrics and, where due, its evaluation; the state then has no unlogged ones."""
     if not state.is_finite:
         return state
     task, timetable, metrics = trainer.task, trainer.timetable, jax.device_get(state.unlogged)

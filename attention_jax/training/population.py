@@ -18,7 +18,7 @@ Steps = Callable[..., TrainState]  # (state, table, rows, count, hyper) → stat
 
 
 class Look(NamedTuple):
-    """What is seen of the members from outside, each `[members]`: the loss is summed since it was last logged."""
+    """What the loop sees of its members, each `[members]`; items and loss are summed since they were last logged."""
 
     step: np.ndarray
     is_finite: np.ndarray

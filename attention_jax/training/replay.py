@@ -46,7 +46,7 @@ def _explained(trainer: Trainer, state: TrainState, batch: Any, hyper: Any) -> s
         origin = origin_of(lambda *arguments, name=name: step(*arguments)[1][name].total, state, batch, hyper)
         if origin is not None:
             return f"{what} is not finite; the first {origin.what} is made by {origin}"
-    return "taken again, an operation at a time, the step is finite: it is so only as one compiled program"
+    return "taken again, an operation at a time, the step is finite: it fails only as one compiled program"
 
 
 def _batch(table: Any, row: np.ndarray) -> Any:

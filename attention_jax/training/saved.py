@@ -36,7 +36,7 @@ def best_variables(config: ConfigDict, run: Path, init: Init, vocabulary: str = 
 def last_variables(
     config: ConfigDict, run: Path, init: Init, vocabulary: str = "", *, count: int
 ) -> list[list[Variables]]:
-    """Each seed's variables at its last `count` checkpoints; raises UserError where there are fewer, and as above."""
+    """Each seed's variables at its last `count` checkpoints; raises UserError where there are fewer."""
     with _reading(config, run, vocabulary) as checkpoints:
         restored = itertools.islice(checkpoints.restore_due(_like(config, init)), count)
         found = [[state.variables for state in states] for states in restored]
