@@ -149,11 +149,17 @@ def _written(runs: Sequence[Finished], found: Sequence[Comparison]) -> str:
     return "\n\n".join([table, *said])
 
 
-def _line(of: Comparison, row: Row, tests: Sequence[str]) -> list[str]:
-    seeds = len({*row.measured.values} & {*of.rows[0].measured.values})
+def _line(comparison: Comparison, row: Row, tests: Sequence[str]) -> list[str]:
+    seeds = len({*row.measured.values} & {*comparison.rows[0].measured.values})
     told = [getattr(row, name) for name in tests]
-    shown = [_shown(one) for one in (row.value, of.rows[0].value, row.difference)]
-    return [of.metric, row.measured.setting, str(seeds), *shown, *("" if p is None else show_number(p) for p in told)]
+    shown = [_shown(one) for one in (row.value, comparison.rows[0].value, row.difference)]
+    return [
+        comparison.metric,
+        row.measured.setting,
+        str(seeds),
+        *shown,
+        *("" if p is None else show_number(p) for p in told),
+    ]
 
 
 def _shown(found: Interval | None) -> str:

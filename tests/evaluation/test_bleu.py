@@ -104,7 +104,7 @@ def test_bleu_of_summed_statistics_is_sacrebleus_whatever_sentences_are_summed(r
 
 
 def test_a_loss_over_many_batches_is_not_rounded_away():
-    batches = [(np.array([place]), {}) for place in range(2000)]
+    batches = [(np.array([index]), {}) for index in range(2000)]
     sums = Sums(np.array([30001.0], np.float32), np.array([12001.0], np.float32))
     found = losses(row_losses(lambda batch: sums, batches), words=0)
     assert found["loss"] == pytest.approx(30001 / 12001, rel=1e-12)
@@ -133,7 +133,7 @@ def test_perplexity_by_length_is_of_each_group_s_own_tokens_and_all_groups_are_t
     found = perplexity_by_length(lengths, rows, bins)
     nats = tokens = 0.0
     for name, (low, high) in bins.items():
-        own = [place for place, length in enumerate(lengths) if low <= length <= high]
+        own = [index for index, length in enumerate(lengths) if low <= length <= high]
         assert found[name] == pytest.approx(math.exp(sum(rows.nats[own]) / sum(rows.tokens[own])))
         nats, tokens = nats + math.log(found[name]) * sum(rows.tokens[own]), tokens + sum(rows.tokens[own])
     assert math.exp(nats / tokens) == pytest.approx(losses(rows, 0)["perplexity"])

@@ -93,11 +93,11 @@ def test_the_best_are_those_that_tie_and_lost_no_seed_in_each_task():
             measured("a", [1.0, 1.0], "two"),
             measured("b", [2.0, 2.0], "two"),
         ],
-        places := (0, 0, 0, 0, 4, 4),
+        indices := (0, 0, 0, 0, 4, 4),
     )
     assert found.best == {0, 1, 5}
     assert found.order == (0, 1, 2, 3, 5, 4)
-    assert found.baselines == places
+    assert found.baselines == indices
     assert [row.value is None for row in found.rows] == [False, False, False, True, False, False]
 
 

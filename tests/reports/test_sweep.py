@@ -33,8 +33,8 @@ def answered(name, values, overrides, groups=None, lost=()):
     named = names_of([{key: value for key, value in one.items() if key != "data.task"} for one in overrides])
     groups = groups or [""] * len(named)
     measured = [
-        Measured(*of, dict(enumerate(own)), (9,) * (place in lost))
-        for place, (*of, own) in enumerate(zip(named, groups, values.tolist(), strict=True))
+        Measured(*of, dict(enumerate(own)), (9,) * (index in lost))
+        for index, (*of, own) in enumerate(zip(named, groups, values.tolist(), strict=True))
     ]
     compared = compare(name, measured, baselines_of(measured, named[0]))
     settings = [
@@ -65,8 +65,8 @@ def test_settings_come_best_first_with_intervals_in_one_column_and_compact_p_val
     table = settings_table([answered("validation.loss", values, overrides)])
     assert table.columns == ("learning_rate", "validation.loss", "", "difference", "p, Holm")
     order = np.argsort(values.mean(1))
-    assert [row[0] for row in table.rows] == [RATES[place] for place in order]
-    assert [row[1] for row in table.rows] == [Estimate(*interval("validation.loss", values[place])) for place in order]
+    assert [row[0] for row in table.rows] == [RATES[index] for index in order]
+    assert [row[1] for row in table.rows] == [Estimate(*interval("validation.loss", values[index])) for index in order]
     assert table.best == {(0, 1)}
     baseline = next(row for row in table.rows if "baseline" in row[2])
     assert baseline[3:] == (None, None)
@@ -216,7 +216,7 @@ def test_a_setting_has_one_colour_in_all_figures(random, drawn, tmp_path):
     for stem in ("curves", "pareto"):
         lines = {line.get_label(): line.get_color() for line in drawn[stem].axes[0].lines}
         assert {name: lines[name] for name in names} == palette
-    best_last = [names[place] for place in np.argsort(-values.mean(1))]
+    best_last = [names[index] for index in np.argsort(-values.mean(1))]
     dots = [line for line in drawn["settings"].axes[0].lines if line.get_marker() == "o"]
     assert [dot.get_color() for dot in dots] == [palette[name] for name in best_last]
     assert {line.get_color() for line in drawn["slices"].axes[0].lines} == {"grey", *palette.values()}

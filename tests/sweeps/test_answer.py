@@ -39,14 +39,14 @@ def test_a_step_that_a_seed_has_not_reached_is_not_on_the_curve():
 
 
 def rows_of(answer):
-    return [answer.settings[place].overrides["optimizer.learning_rate"] for place in answer.comparison.order]
+    return [answer.settings[index].overrides["optimizer.learning_rate"] for index in answer.comparison.order]
 
 
 def test_a_setting_that_lost_a_seed_is_never_best_and_comes_after_those_that_did_not(tmp_path):
     values = {1.0: {0: 0.1, 1: "diverged", 2: 0.1}, 0.5: {0: 0.4, 1: 0.5, 2: 0.6}, 0.1: {0: 0.8, 1: 0.9, 2: 0.9}}
     (answer,) = compare(sweep_of(tmp_path, values))
     assert rows_of(answer) == [0.5, 0.1, 1.0]
-    assert [answer.settings[place].overrides["optimizer.learning_rate"] for place in answer.comparison.best] == [0.5]
+    assert [answer.settings[index].overrides["optimizer.learning_rate"] for index in answer.comparison.best] == [0.5]
     assert answer.comparison.rows[0].value.mean == pytest.approx(0.1)  # it is told, and not hidden
 
 

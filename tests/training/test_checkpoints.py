@@ -57,9 +57,9 @@ def test_a_flipped_byte_is_found_in_whichever_file_it_is(tmp_path, capfd):
     folder = saved(tmp_path, 10, 20)
     for path in sorted(path for path in (folder / "20").rglob("*") if path.is_file()):
         whole = path.read_bytes()
-        for place in np.linspace(0, len(whole) - 1, 6).astype(int):
+        for index in np.linspace(0, len(whole) - 1, 6).astype(int):
             damaged = bytearray(whole)
-            damaged[place] ^= 4
+            damaged[index] ^= 4
             path.write_bytes(damaged)
             step, (line,) = read(folder)
             assert step == 10

@@ -261,10 +261,10 @@ def test_a_member_that_is_not_finite_is_left_there_and_the_others_go_on(tmp_path
 def test_members_side_by_side_are_what_each_is_alone_to_rounding(tmp_path, seeds):
     rates = (0.05, 0.01, 0.1, 0.02)[: len(seeds)]
     members, lines = run(tmp_path / "all", seeds=seeds, rate=rates, how="vmap")
-    for place, (seed, rate) in enumerate(zip(seeds, rates, strict=True)):
+    for index, (seed, rate) in enumerate(zip(seeds, rates, strict=True)):
         (alone,), own = run(tmp_path / str(seed), seeds=(seed,), rate=rate)
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), members[place], alone)
-        mine = [line for line in lines if line[1] == seeds[place]]
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), members[index], alone)
+        mine = [line for line in lines if line[1] == seeds[index]]
         assert [line[:2] for line in mine] == [line[:2] for line in own]
 
 
