@@ -136,24 +136,24 @@ def test_a_model_with_cross_attention_alone_has_one_figure(tmp_path):
 def test_a_loop_is_cut_to_two_turns_with_a_mark_of_how_many_more_there_were():
     assert cut_loops(["a", "b", "c"]) == ([0, 1, 2], ["a", "b", "c"])
     assert cut_loops(["je", *["ne"] * 3, "dors"])[1] == ["je", *["ne"] * 3, "dors"]  # three times is no loop
-    indices, labels = cut_loops(["je", *["ne"] * 9, "dors"])
-    assert indices == [0, 1, 2, None, 10]
+    positions, labels = cut_loops(["je", *["ne"] * 9, "dors"])
+    assert positions == [0, 1, 2, None, 10]
     assert labels == ["je", "ne", "ne", "… 7 more", "dors"]
-    indices, labels = cut_loops(list("xabcabcabcabcab"))
+    positions, labels = cut_loops(list("xabcabcabcabcab"))
     assert labels == ["x", *"abcabc", "… 2 more", "a", "b"]
-    assert indices == [*range(7), None, 13, 14]
+    assert positions == [*range(7), None, 13, 14]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_cut_can_be_told_again_and_the_rest_is_in_order(seed):
     words = list(np.random.default_rng(seed).choice(list("ab"), 40))
-    indices, labels = cut_loops(words)
-    kept = [index for index in indices if index is not None]
+    positions, labels = cut_loops(words)
+    kept = [one for one in positions if one is not None]
     assert kept == sorted(set(kept))
-    assert [label for index, label in zip(indices, labels, strict=True) if index is not None] == [
+    assert [label for position, label in zip(positions, labels, strict=True) if position is not None] == [
         words[p] for p in kept
     ]
-    assert len(indices) <= len(words)
+    assert len(positions) <= len(words)
 
 
 def test_rows_of_a_cut_loop_are_blank_and_the_others_their_own():
