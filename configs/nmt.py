@@ -290,7 +290,8 @@ def get_config(variant="bahdanau,embedded"):
     for name, known in ((model, MODELS), (corpus, CORPORA)):
         if name not in known:
             raise ValueError(
-                f"no variant {variant!r}: it is MODEL,CORPUS with {', '.join(MODELS)} and {', '.join(CORPORA)}"
+                f"no variant {variant!r}: it is MODEL,CORPUS. Models are {', '.join(MODELS)}; corpora are "
+                f"{', '.join(CORPORA)}."
             )
     budget, recipe = BUDGETS.get(corpus, {}), RECIPES.get((model, corpus), {})
     sections = {"optimizer": OPTIMIZER, "train": TRAIN, "evaluate": EVALUATE}
