@@ -13,7 +13,7 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.pace import pace
-from attention_jax.runs.training import check_training, plan_of
+from attention_jax.runs.training import check_training, timetable_of
 from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.messages import tell_text
 from attention_jax.tasks.language_model.opened import OpenedLanguageModel
@@ -21,6 +21,7 @@ from attention_jax.tasks.language_model.session import Session
 from attention_jax.tasks.language_model.stream import OPENERS, evaluate_file, identify
 from attention_jax.tasks.language_model.training import task_of
 from attention_jax.training.description import Description
+from attention_jax.training.hyper import rule_of
 from attention_jax.training.loop import trainer
 
 
@@ -29,8 +30,11 @@ def together(session: Session, how: str) -> Together:
     check_usable(session)
     if session.source.text is not None:
         tell_text(session.source.text)
-    plan = plan_of(session.config)
-    return Together(finish=functools.partial(finish, session), trainer=trainer(task_of(session), plan, how))
+    timetable = timetable_of(session.config)
+    return Together(
+        finish=functools.partial(finish, session),
+        trainer=trainer(task_of(session), timetable, rule_of(session.config.optimizer), how),
+    )
 
 
 def finish(session: Session, configs: Sequence[ConfigDict], runs: Sequence[Run]) -> list[dict]:
@@ -41,12 +45,14 @@ def finish(session: Session, configs: Sequence[ConfigDict], runs: Sequence[Run])
 def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
     every = session.variables(config, run.path)
     logged = [run.mean_over_steps("train.loss", seed, after=config.train.steps - 1) for seed in config.seeds]
-    measured = [session.measure(variables, config) for variables in every]
-    found = [{"train": {"loss": loss}, **numbers} for loss, numbers in zip(logged, measured, strict=True)]
+    results = [
+        {"train": {"loss": loss}, **session.measure(variables, config)}
+        for loss, variables in zip(logged, every, strict=True)
+    ]
     prompts.write_samples(session, config, every[0], run.path)
     data = {} if session.source.text is None else {k: v for k, v in session.source.text.meta.items() if k != "digests"}
     more = {"backend": session.model.backend, "cost": session.cost | pace(run, config), "data": data}
-    return over_seeds(found) | more
+    return over_seeds(results) | more
 
 
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:

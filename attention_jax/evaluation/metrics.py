@@ -15,8 +15,8 @@ from attention_jax.errors import UserError
 class Metric(NamedTuple):
     """A row: a pattern of dotted names, whether more is better (None: neither), the least and the greatest value.
 
-    What is `of_objective` holds what a config adds to the training objective, such as dropout and label smoothing.
-    Intervals of what `is_log` are made on the logarithm.
+    A metric `of_objective` includes what a config adds to the training objective, such as dropout and label smoothing.
+    Where `is_log`, intervals are made on the logarithm.
     """
 
     pattern: str
@@ -28,7 +28,7 @@ class Metric(NamedTuple):
     is_log: bool = False
 
     def height(self, value: float | None) -> float:
-        """The value so that more is better; −∞ where it is not finite or not there: what is lost is never best."""
+        """The value so that more is better; −∞ where it is not finite or not known: what is lost is never best."""
         if value is None or not math.isfinite(value):
             return -math.inf
         return value if self.more_is_better else -value
@@ -77,7 +77,7 @@ METRICS = (
     Metric("*seconds", LESS, 0, math.inf, "seconds"),
 )
 
-# Keys of a config that make the objective that a model is trained for, and those that make what a token is.
+# The keys of a config that change the training objective, and those that change what a token is.
 OBJECTIVE = (
     "optimizer.dropout",
     "optimizer.label_smoothing",
@@ -87,14 +87,17 @@ OBJECTIVE = (
 TOKENS = ("data.tokenizer", "data.vocabulary", "data.min_count", "data.joint_vocabulary")
 
 
-def metric(name: str, key: str = "") -> Metric:
-    """The first row that matches a dotted name. Raises UserError, naming the config's `key`, where there is none."""
+def metric(name: str, asked_by: str = "") -> Metric:
+    """The first row that matches a dotted name.
+
+    Raises UserError where there is none; its message names the flag or key that asked: "config.sweep.metric".
+    """
     if (found := find(name)) is not None:
         return found
     names = {row.pattern.strip("*."): row for row in METRICS}
     nearest = difflib.get_close_matches(name.rpartition(".")[2], names, n=1, cutoff=0)[0]
     raise UserError(
-        f"{key and f'config.{key}='}{name!r}: no metric of that name; the nearest is {nearest!r}. All are in "
+        f"{asked_by and f'{asked_by}='}{name!r}: no metric of that name; the nearest is {nearest!r}. All are in "
         "attention_jax/evaluation/metrics.py."
     )
 
@@ -104,29 +107,29 @@ def find(name: str) -> Metric | None:
     return next((row for row in METRICS if fnmatchcase(name, row.pattern)), None)
 
 
-def require_direction(name: str, key: str) -> None:
+def require_direction(name: str, asked_by: str) -> None:
     """Raise UserError for a metric of which neither more nor less is better: nothing can be chosen by it."""
-    if metric(name, key).more_is_better is NEITHER:
-        raise UserError(f"config.{key}={name!r}: neither more nor less of it is better, so that nothing can be chosen.")
+    if metric(name, asked_by).more_is_better is NEITHER:
+        raise UserError(f"{asked_by}={name!r}: neither more nor less of it is better: nothing can be chosen by it.")
 
 
-def require_comparable(name: str, key: str, configs: Sequence[Mapping[str, Any]], others: Sequence[str]) -> None:
-    """Raise UserError where flat configs differ in what the metric's unit is made of, so that it compares no models.
+def require_comparable(name: str, asked_by: str, configs: Sequence[Mapping[str, Any]], others: Sequence[str]) -> None:
+    """Raise UserError where flat configs differ in what the metric measures, so that it does not compare their models.
 
-    That is their objective, for a metric of the objective; and their tokens, for one that is a token's. The message
-    names the first of `others` that compares them.
+    A metric of the objective needs one objective, a metric a token the same tokens. The message names the first of
+    `others` that compares the configs.
     """
-    if changed := incomparable(name, key, configs):
-        better = [other for other in others if not incomparable(other, key, configs)]
-        advice = f"Compare by another metric: --config.{key}={better[0]}." if better else "Nothing here compares them."
+    if changed := incomparable(name, asked_by, configs):
+        better = [other for other in others if not incomparable(other, asked_by, configs)]
+        advice = f"Compare by another metric: --{asked_by}={better[0]}." if better else "Nothing here compares them."
         raise UserError(
-            f"config.{key}={name!r}: settings differ in {', '.join(changed)}, which changes what {name} measures and "
+            f"{asked_by}={name!r}: settings differ in {', '.join(changed)}, which changes what {name} measures and "
             f"not only how well a model does. {advice}"
         )
 
 
-def incomparable(name: str, key: str, configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys in which configs differ so that a metric does not compare them."""
-    row = metric(name, key)
+def incomparable(name: str, asked_by: str, configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys in which configs differ that keep a metric from comparing them."""
+    row = metric(name, asked_by)
     keys = OBJECTIVE * row.of_objective + TOKENS * row.unit.endswith("token")
     return [part for part in keys if len({repr(flat.get(part)) for flat in configs}) > 1]

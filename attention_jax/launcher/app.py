@@ -35,7 +35,8 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
     asked = flags.CONFIG.value
     config = asked if asked is not None else stored_config(workdir)
     if config is None:
-        raise UserError(f"{workdir}: no run here. Name an experiment with --config=configs/…")
+        fix = "Name a finished run." if runs else "Name an experiment with --config=configs/…"
+        raise UserError(f"{'--runs: ' * bool(runs)}{workdir}: no run here. {fix}")
     mode = _mode(config, workdir)
     if flags.DEBUG_NANS.value and mode != "train":
         raise UserError(f"--debug_nans: is for --mode=train, and this is {mode}: train the cell or run in question.")

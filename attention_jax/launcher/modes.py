@@ -52,7 +52,7 @@ def train(experiment: Experiment, request: Request) -> None:
 
 
 def evaluate(experiment: Experiment, request: Request) -> None:
-    """Measure a trained run again, as `config.evaluate` says, which may be another; or on a text or pair of files."""
+    """Measure a trained run again, also with another `config.evaluate`; or on a text, or on a pair of files."""
     _require_one_run(request, "evaluate")
     with request.open(ignoring="evaluate") as run:
         if request.reference or request.input != "-":
@@ -157,7 +157,7 @@ def sweep(experiment: Experiment, request: Request) -> None:
 
 
 def show_plan(experiment: Experiment, request: Request) -> None:
-    """Print a sweep's groups, what is done, and what the rest will take; write nothing."""
+    """Print what shares a program in a sweep, what is done, and what the rest will take; write nothing."""
     with preview(experiment, request) as planned:
         print(describe_plan(planned))
 

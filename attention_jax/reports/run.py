@@ -33,7 +33,7 @@ def facts_of(config: Flat, result: Flat) -> dict[str, str]:
 
 
 def headline_table(result: Flat, names: Mapping[str, str], splits: Sequence[str]) -> Table:
-    """A row a metric, `{"BLEU": "bleu", …}`, a column a split, with intervals over seeds; what is absent is not."""
+    """A row a metric, `{"BLEU": "bleu", …}`, a column a split, with intervals over seeds; unknown ones are left out."""
     splits = [split for split in splits if any(f"{split}.{name}" in result for name in names.values())]
     rows = [
         (label, *(estimate(result, f"{split}.{name}") for split in splits))

@@ -13,7 +13,7 @@ from attention_jax.runs.provenance import git
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("attention_jax", "experiments", "configs", "launch")
 # What reads finished runs and makes none of their numbers.
-READERS = ("attention_jax/reports", "attention_jax/evaluation/comparison.py", "attention_jax/evaluation/by_task.py")
+READERS = ("attention_jax/reports", "attention_jax/evaluation/comparison.py", "attention_jax/evaluation/by_group.py")
 DIGITS = 12
 SHOWN = 3  # files that are named
 
@@ -77,7 +77,7 @@ def _says_the_same(commit: str, path: str) -> bool:
 
 
 def place_of(path: str) -> Path:
-    """Where a file is that is named from its package on: in this checkout, or where Python finds the package."""
+    """Where a file lies, such as attention_jax/ops/scoring.py: in this checkout, or where Python finds its package."""
     if (ROOT / path).is_file():
         return ROOT / path
     package = path.partition("/")[0].removesuffix(".py")

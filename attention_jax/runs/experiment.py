@@ -33,7 +33,7 @@ Session = Any  # what an experiment opens of a config and its data; nobody else 
 
 
 class Together(NamedTuple):
-    """What cells that differ in dynamic values alone share: a trainer, where they are trained, and how they end."""
+    """What cells share that differ in dynamic values alone: their trainer, if they are trained, and how they finish."""
 
     finish: Callable[[Sequence[ConfigDict], Sequence[Run]], list[dict]]  # trained runs → the metrics of each, nested
     trainer: Trainer | None = None
@@ -64,7 +64,7 @@ class Experiment(NamedTuple):
     identify: Callable[[ConfigDict], str] = lambda config: ""  # what tells its data from other data
     check: Callable[[ConfigDict], None] = lambda config: None  # raises UserError for values that cannot be used
     dynamic: tuple[str, ...] = ()  # keys whose values need no program, beside seeds and the optimizer's numbers
-    on_cpu: str = "loop"  # how cells of a group run on a CPU, where the config leaves it open
+    on_cpu: str = "loop"  # how cells that share a program run on a CPU, where the config leaves it open
     # …, a folder for figures, the colour of each setting in all of them
     conclude: Callable[[ConfigDict, list[FinishedCell], Path, Mapping[str, str]], Conclusion] | None = None
     metric: Callable[[ConfigDict], str] = lambda config: config.train.best_by  # what a sweep's table leads with

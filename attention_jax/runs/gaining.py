@@ -57,17 +57,17 @@ def _join(config: ConfigDict, run: Run, extra: Run, folder: Path, trainer: Train
     joined.rewind(0, sorted([*lines, *added], key=lambda line: line["step"]))
     states = []
     for one, count in ((run, before), (extra, len(config.seeds) - before)):
-        with open_checkpoints(one.checkpoints, trainer.plan, trainer.task.vocabulary, [one]) as checkpoints:
+        with open_checkpoints(one.checkpoints, trainer.timetable, trainer.task.vocabulary, [one]) as checkpoints:
             every = checkpoints.restore_each(trainer.abstract(count))
             states.append({saved.step: saved.state for saved in every})
-    with open_checkpoints(joined.checkpoints, trainer.plan, trainer.task.vocabulary, [joined]) as checkpoints:
+    with open_checkpoints(joined.checkpoints, trainer.timetable, trainer.task.vocabulary, [joined]) as checkpoints:
         for step in sorted(states[0].keys() & states[1].keys()):
             checkpoints.save(step, [*states[0][step], *states[1][step]])
     write_whole(folder / "config.json", to_json(config))
 
 
 def _take(config: ConfigDict, path: Path, more: Path) -> None:
-    """Put what was joined in the run's place, piece by piece: a piece that is there no more was taken before."""
+    """Replace the run's own pieces by the joined ones, one after another; a piece that is gone was taken before."""
     joined = more / "joined"
     (path / "result.json").unlink(missing_ok=True)
     if (joined / "checkpoints").exists():

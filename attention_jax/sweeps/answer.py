@@ -12,7 +12,7 @@ from attention_jax.evaluation.comparison import Measured, notes, records
 from attention_jax.evaluation.comparison import compare as compare_settings
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.learning import learning_line
-from attention_jax.reports.names import names_of, names_of_task
+from attention_jax.reports.names import name_of_group, names_of
 from attention_jax.reports.page import render
 from attention_jax.reports.pivots import grid_tables
 from attention_jax.reports.sweep import (
@@ -32,13 +32,13 @@ from attention_jax.reports.tables import write_tables
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import finished
 from attention_jax.runs.folder import Run, to_json, write_result, write_whole
-from attention_jax.sweeps.cells import place_of
+from attention_jax.sweeps.cells import index_of
 from attention_jax.sweeps.folder import Sweep, failures, read_result, require_metrics
 from attention_jax.sweeps.records import records_of, write_cells
 
 ENDS = {"diverged": "diverged", "dropped": "dropped at a rung"}
 COSTS = ("cost.parameters", "cost.flops", "cost.seconds", "cost.step_seconds", "cost.tokens_per_second")
-BY_TEST = "Test figures are for the last word: settings are in the order of {}, and the best is chosen by it."
+BY_TEST = "Test figures choose nothing: settings are in the order of {}, and the best is chosen by it."
 CHOSEN = "The first seeds ({}) chose at the rungs which settings go on; they are not reported."
 CHOSE = (
     "Settings were chosen at rungs by the seeds that are reported: those that went on were lucky there, and their "
@@ -122,7 +122,7 @@ def compare(sweep: Sweep) -> list[Answer]:
 
 
 def _following(lead: Answer, answer: Answer) -> Answer:
-    """An answer with the order and the best of the one that leads, of which the reader of test figures is told."""
+    """An answer with the order and the best of the one that leads; a note says so to who reads test figures."""
     notes = (BY_TEST.format(lead.metric), *answer.notes) if answer.metric.startswith("test.") else answer.notes
     comparison = answer.comparison._replace(order=lead.comparison.order, best=lead.comparison.best)
     return answer._replace(comparison=comparison, notes=notes)
@@ -140,33 +140,33 @@ def _answer(sweep: Sweep, name: str) -> Answer | None:
 
 
 class _Named(NamedTuple):
-    """A setting as a sweep calls it: its cells, its name, its task, and the place of its baseline, if it has one."""
+    """A setting as a sweep calls it: its cells, its name, its group, and the index of its baseline, if it has one."""
 
     cells: list[str]
     name: str
-    task: str
+    group: str
     baseline: int | None
 
 
 def _named(sweep: Sweep) -> list[_Named]:
-    """The settings in the plan's order. Seeds and what `config.sweep.within` names make none."""
+    """The settings in the plan's order. Seeds and the keys of `config.sweep.within` make none."""
     every, within = sweep.settings_in(sweep.plan.cells), sweep.config.sweep.within
     overrides = [sweep.plan.cells[cells[0]].overrides for cells in every]
     names = names_of([{k: v for k, v in one.items() if k not in ("seeds", *within)} for one in overrides])
-    tasks = [names_of_task({key: sweep.flat[cells[0]].get(key) for key in within}) for cells in every]
-    return [_Named(*one) for one in zip(every, names, tasks, _baselines(sweep, every), strict=True)]
+    groups = [name_of_group({key: sweep.flat[cells[0]].get(key) for key in within}) for cells in every]
+    return [_Named(*one) for one in zip(every, names, groups, _baselines(sweep, every), strict=True)]
 
 
 def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int | None]:
-    """The place of each setting's baseline, of those that agree with it on `config.sweep.within`; None: it has none."""
-    places = {names[0]: place for place, names in enumerate(every)}
+    """The index of each setting's baseline, which agrees with it on `config.sweep.within`; None where there is none."""
+    indices = {names[0]: index for index, names in enumerate(every)}
     found: list[int | None] = [None] * len(every)
-    for names in sweep.agreeing(places):
+    for names in sweep.agreeing(indices):
         overrides = [_without_seeds(sweep.plan.cells[name].overrides) for name in names]
         with contextlib.suppress(UserError):  # the plan is refused where no setting at all is the baseline
-            own = places[names[place_of(overrides, sweep.config.sweep.baseline)]]
+            own = indices[names[index_of(overrides, sweep.config.sweep.baseline)]]
             for name in names:
-                found[places[name]] = own
+                found[indices[name]] = own
     return found
 
 
@@ -179,16 +179,16 @@ def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
             result = read_result(sweep.cell(name))
             if result is None or result["status"] == "dropped":
                 continue
-            members = [pair for pair in members_of(result) if pair[0] not in choosers]
-            kept = result | {"seeds": [seed for seed, _ in members], "members": [member for _, member in members]}
+            reported = [pair for pair in members_of(result) if pair[0] not in choosers]
+            kept = result | {"seeds": [seed for seed, _ in reported], "members": [own for _, own in reported]}
             baseline = "" if setting.baseline is None else every[setting.baseline].name
-            called = (setting.name, setting.task, baseline)
-            found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, *called)] if members else []
+            called = (setting.name, setting.group, baseline)
+            found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, *called)] if reported else []
     return found
 
 
 def members_of(result: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Each seed of a result with what was measured of it; what all seeds together made is the first's."""
+    """Each seed of a result with its own numbers; a result without `members` is its first seed's."""
     if result["status"] in ENDS:
         return [(seed, result) for seed in result["seeds"]]
     return list(zip(result["seeds"], result.get("members") or [result], strict=False))
@@ -206,7 +206,7 @@ def _setting(sweep: Sweep, metric_name: str, named: _Named, failed: Collection[s
     lines = [line for one in reported for line in Run(sweep.cell(one.name), 0.0).metrics()]
     measured = Measured(
         named.name,
-        named.task,
+        named.group,
         values=values,
         lost=tuple(lost),
         statistics=statistics if len(statistics) == len(values) else {},
@@ -284,7 +284,7 @@ def _attention(cell: Path) -> dict[str, Any] | None:
 
 
 def _of_rungs(sweep: Sweep, settings: Sequence[Setting]) -> list[str]:
-    """Who chose the settings that are left, where rungs did."""
+    """A note on which seeds chose the settings that are left, where rungs dropped others."""
     population = sweep.config.population
     if population.halving_seeds:
         every = {tuple(sorted(sweep.choosers(names))) for names in sweep.settings_in(sweep.plan.cells)}

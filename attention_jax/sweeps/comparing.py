@@ -50,10 +50,10 @@ def compare_runs(experiment: Experiment, paths: Sequence[Path], asked: Sequence[
                 found.append(_compared(name, runs))
             except UserError as error:
                 refused.append(error)
+    if refused and not found:
+        raise refused[0]
     if not found:
-        raise (
-            refused[0] if refused else UserError(f"{paths[0]}: nothing that all runs measured: name it by --metric=….")
-        )
+        raise UserError(f"--runs: there is none of {', '.join(METRICS)} in all of them: name a metric with --metric=….")
     return _written(runs, found)
 
 
@@ -64,7 +64,7 @@ def _read(path: Path) -> Finished:
     if result is None or result["status"] != "finished":
         raise UserError(f"--runs: {path} is not finished. Go on with it: --mode=train --workdir={path}.")
     if "members" not in result and len(result["seeds"]) != 1:
-        raise UserError(f"--runs: {path} has no measure of each seed: compare its cells, {path / 'cells'}.")
+        raise UserError(f"--runs: {path} has no numbers of each seed: compare its cells, {path / 'cells'}.")
     return Finished(path, flatten(config), result)
 
 
@@ -80,11 +80,11 @@ def _require_one_experiment(runs: Sequence[Finished]) -> None:
 
 def _compared(name: str, runs: Sequence[Finished]) -> Comparison:
     """The runs by one metric. Raises UserError where it does not compare them."""
-    metric(name)
+    metric(name, "--metric")
     for run in runs:
         if not _values(run, name):
             raise UserError(f"--metric={name}: {run.path} has no such value.")
-    if changed := incomparable(name, "", [run.config for run in runs]):
+    if changed := incomparable(name, "--metric", [run.config for run in runs]):
         raise UserError(
             f"--metric={name}: the runs differ in {', '.join(changed)}, which changes what it measures and not only "
             "how well a model does. Choose another."
@@ -95,7 +95,7 @@ def _compared(name: str, runs: Sequence[Finished]) -> Comparison:
         if not {*own.values} & {*measured[0].values}:
             seeds = " and ".join(str(sorted(one.values)) for one in (measured[0], own))
             raise UserError(
-                f"--runs: {runs[0].path} and {run.path} share no seed ({seeds}), and the tests are of pairs. A "
+                f"--runs: {runs[0].path} and {run.path} share no seed ({seeds}), and the tests pair seeds. A "
                 f"finished run gains seeds: --workdir={run.path} --config.seeds=…."
             )
     return compare(name, measured, [None, *[0] * (len(runs) - 1)])
@@ -149,11 +149,17 @@ def _written(runs: Sequence[Finished], found: Sequence[Comparison]) -> str:
     return "\n\n".join([table, *said])
 
 
-def _line(of: Comparison, row: Row, tests: Sequence[str]) -> list[str]:
-    seeds = len({*row.measured.values} & {*of.rows[0].measured.values})
+def _line(comparison: Comparison, row: Row, tests: Sequence[str]) -> list[str]:
+    seeds = len({*row.measured.values} & {*comparison.rows[0].measured.values})
     told = [getattr(row, name) for name in tests]
-    shown = [_shown(one) for one in (row.value, of.rows[0].value, row.difference)]
-    return [of.metric, row.measured.setting, str(seeds), *shown, *("" if p is None else show_number(p) for p in told)]
+    shown = [_shown(one) for one in (row.value, comparison.rows[0].value, row.difference)]
+    return [
+        comparison.metric,
+        row.measured.setting,
+        str(seeds),
+        *shown,
+        *("" if p is None else show_number(p) for p in told),
+    ]
 
 
 def _shown(found: Interval | None) -> str:

@@ -87,7 +87,7 @@ def link_names(sweep: Sweep) -> dict[str, str]:
     """Each cell's name by its setting, such as score=cosine,seed=1: of letters, digits and -+.,=_:()."""
     overrides = {name: cell.overrides for name, cell in sweep.plan.cells.items()}
     short = short_keys([{k: v for k, v in one.items() if k != "seeds"} for one in overrides.values()])
-    found: dict[str, str] = {}  # the other way round: two settings may have one safe name
+    found: dict[str, str] = {}  # by link: two settings may have the same safe name
     for name, own in overrides.items():
         parts = [f"{title}={own[key]}" for key, title in short.items() if key in own]
         link = _safe(",".join((*parts, _seeds(sweep.flat[name]["seeds"]))))

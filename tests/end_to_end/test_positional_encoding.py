@@ -101,7 +101,7 @@ def test_curves_ranks_and_orders_are_those_of_the_cells(answered):
 @pytest.mark.slow
 def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
     sweep = open_sweep(experiments.load("positional_encoding"), answered)
-    assert len(sweep.plan.groups) == 2
+    assert len(sweep.plan.programs) == 2
     rows = [
         line for line in (answered / "table.md").read_text().splitlines() if line.startswith("|") and "baseline" in line
     ]
@@ -126,7 +126,7 @@ def test_accuracy_is_that_of_a_loop_over_the_held_out_texts():
     right, whole = [], []
     for text, guess in zip(np.asarray(tokens), guesses, strict=True):
         first, last = list(text).index(SEP) + 1, list(text).index(END)
-        hits = [guess[place - 1] == text[place] for place in range(first, last + 1)]
+        hits = [guess[position - 1] == text[position] for position in range(first, last + 1)]
         right += hits
         whole.append(all(hits))
     assert found["token_accuracy"]["12"] == pytest.approx(np.mean(right))

@@ -147,7 +147,7 @@ def test_a_value_that_cannot_be_used(launcher, tmp_path, kind):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("configs/nmt.py:bahdanu,tsv ", "it is MODEL,CORPUS with seq2seq, bahdanau"),
+        ("configs/nmt.py:bahdanu,tsv ", "it is MODEL,CORPUS. Models are seq2seq, bahdanau"),
         ("configs/kernel_regression.py:sine", "choose one of sine_power"),
         ("configs/absent.py", "configs/absent.py: no such config; there are configs/kernel_regression.py"),
     ],

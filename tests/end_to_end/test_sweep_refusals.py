@@ -34,14 +34,20 @@ def test_another_base_config_is_refused(sweeper):
         ({"sweep__engine": "cloud"}, "config.sweep.engine='cloud': choose one of 'inline', 'processes', 'slurm'"),
         ({"sweep__match": "time"}, "config.sweep.match='time': choose"),
         ({"population__how": "both"}, "config.population.how='both': choose"),
-        ({"population__halving": 0.5}, "rungs=.* where it is more than 0"),
+        (
+            {"population__halving": 0.5},
+            "config.population.halving=0.5 drops settings at rungs: set config.population.rungs too",
+        ),
         ({"population__dynamic": ("train.steps",)}, "'train.steps' is static"),
-        ({"sweep__baseline": "optimizer.learning_rate=7"}, "no setting is that; the first is"),
+        ({"sweep__baseline": "optimizer.learning_rate=7"}, "no setting has these values; the first has"),
         ({"sweep__metric": "validation.beauty"}, "config.sweep.metric='validation.beauty': no metric of that name"),
         ({"sweep__metric": "validation.loss,validation.beauty"}, "'validation.beauty': no metric of that name"),
         ({"sweep__metric": "book.mean"}, "no finished cell has 'book.mean'"),
         ({"sweep__within": ("data.tsk",)}, "config.sweep.within=.*: no cell has a 'data.tsk'"),
-        ({"population__halving_seeds": 1}, "say how settings are ranked: set halving too"),
+        (
+            {"population__halving_seeds": 1},
+            "config.population.halving_seeds=1 is for successive halving: set config.population.halving too",
+        ),
         (
             {"population__halving": 0.5, "population__rungs": (1,), "population__halving_seeds": 1},
             "halving_seeds=1: needs 0 or more, and less than the 1 seeds",

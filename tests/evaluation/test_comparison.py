@@ -5,14 +5,14 @@ import pytest
 from scipy import stats
 
 from attention_jax.evaluation.bleu import bleu_of_statistics, bleu_statistics
-from attention_jax.evaluation.comparison import Interval, Measured, compare, notes, places_of, ranks, records
+from attention_jax.evaluation.comparison import Interval, Measured, baselines_of, compare, notes, ranks, records
 from attention_jax.evaluation.significance import paired_t, sign_flip
 
 DRAWS = 2000
 
 
-def measured(setting, values, task="", lost=()):
-    return Measured(setting, task, dict(enumerate(values)), lost)
+def measured(setting, values, group="", lost=()):
+    return Measured(setting, group, dict(enumerate(values)), lost)
 
 
 def test_a_difference_is_paired_by_seed_with_students_interval_and_its_p_values(random):
@@ -93,11 +93,11 @@ def test_the_best_are_those_that_tie_and_lost_no_seed_in_each_task():
             measured("a", [1.0, 1.0], "two"),
             measured("b", [2.0, 2.0], "two"),
         ],
-        places := (0, 0, 0, 0, 4, 4),
+        indices := (0, 0, 0, 0, 4, 4),
     )
     assert found.best == {0, 1, 5}
     assert found.order == (0, 1, 2, 3, 5, 4)
-    assert found.baselines == places
+    assert found.baselines == indices
     assert [row.value is None for row in found.rows] == [False, False, False, True, False, False]
 
 
@@ -111,8 +111,8 @@ def test_one_value_has_no_interval_and_one_pair_a_difference_alone():
 
 def test_a_baseline_by_name_is_that_of_the_same_task_where_it_is_there():
     rows = [measured("b", [1.0], "one"), measured("a", [1.0], "one"), measured("b", [1.0], "two")]
-    assert places_of(rows, "a") == [1, 1, None]
-    assert places_of(rows, "") == [None] * 3
+    assert baselines_of(rows, "a") == [1, 1, None]
+    assert baselines_of(rows, "") == [None] * 3
 
 
 def test_settings_that_tie_share_their_rank_and_a_lost_seed_is_last():

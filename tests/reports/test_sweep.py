@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from attention_jax.evaluation.comparison import Measured, compare, interval, places_of
+from attention_jax.evaluation.comparison import Measured, baselines_of, compare, interval
 from attention_jax.reports.extrapolation import length_curves, order_table
 from attention_jax.reports.figures import colours
 from attention_jax.reports.names import names_of
@@ -28,15 +28,15 @@ RATES, DROPOUTS, SIZES, SEEDS = (0.1, 0.2, 0.5), (0.0, 0.3), (8, 16), 4
 STEPS = [1, 2, 3]
 
 
-def answered(name, values, overrides, tasks=None, lost=()):
-    """An answer of values `[settings, seeds]`, of which the first setting of a task is the baseline."""
+def answered(name, values, overrides, groups=None, lost=()):
+    """An answer of values `[settings, seeds]`, of which the first setting of a group is the baseline."""
     named = names_of([{key: value for key, value in one.items() if key != "data.task"} for one in overrides])
-    tasks = tasks or [""] * len(named)
+    groups = groups or [""] * len(named)
     measured = [
-        Measured(*of, dict(enumerate(own)), (9,) * (place in lost))
-        for place, (*of, own) in enumerate(zip(named, tasks, values.tolist(), strict=True))
+        Measured(*of, dict(enumerate(own)), (9,) * (index in lost))
+        for index, (*of, own) in enumerate(zip(named, groups, values.tolist(), strict=True))
     ]
-    compared = compare(name, measured, places_of(measured, named[0]))
+    compared = compare(name, measured, baselines_of(measured, named[0]))
     settings = [
         Setting(one, {"cost.flops": 1e9 * (2 + n), "cost.parameters": 10.0}, [], curve(name, row), None, (f"cell{n}",))
         for n, (one, row) in enumerate(zip(overrides, values, strict=True))
@@ -65,8 +65,8 @@ def test_settings_come_best_first_with_intervals_in_one_column_and_compact_p_val
     table = settings_table([answered("validation.loss", values, overrides)])
     assert table.columns == ("learning_rate", "validation.loss", "", "difference", "p, Holm")
     order = np.argsort(values.mean(1))
-    assert [row[0] for row in table.rows] == [RATES[place] for place in order]
-    assert [row[1] for row in table.rows] == [Estimate(*interval("validation.loss", values[place])) for place in order]
+    assert [row[0] for row in table.rows] == [RATES[index] for index in order]
+    assert [row[1] for row in table.rows] == [Estimate(*interval("validation.loss", values[index])) for index in order]
     assert table.best == {(0, 1)}
     baseline = next(row for row in table.rows if "baseline" in row[2])
     assert baseline[3:] == (None, None)
@@ -176,13 +176,14 @@ def test_a_level_of_which_a_seed_was_lost_is_never_the_best(random):
     assert not {(1, 2), (4, 2)} & {*effects.best}
 
 
-def test_tasks_are_columns_each_with_its_own_best(random):
+def test_groups_are_columns_each_with_its_own_best(random):
     values, overrides = grid(random, RATES, low=0.0)
     doubled = [{**one, "data.task": task} for task in ("copy", "sort") for one in overrides]
     both = np.concatenate([values, 1 - values])
     answer = answered("area.token_accuracy", both, doubled, ["copy"] * 3 + ["sort"] * 3)
     (table,), notes = grid_tables([answer], ("data.task",))
     assert notes == []
+    assert table.title == "area.token_accuracy by task"
     assert table.columns == ("setting", "copy", "sort")
     assert table.best == {(np.argmax(values.mean(1)), 1), (np.argmin(values.mean(1)), 2)}
     assert [line.partition(":")[0] for line in said([answer])] == ["copy", "sort"]
@@ -216,7 +217,7 @@ def test_a_setting_has_one_colour_in_all_figures(random, drawn, tmp_path):
     for stem in ("curves", "pareto"):
         lines = {line.get_label(): line.get_color() for line in drawn[stem].axes[0].lines}
         assert {name: lines[name] for name in names} == palette
-    best_last = [names[place] for place in np.argsort(-values.mean(1))]
+    best_last = [names[index] for index in np.argsort(-values.mean(1))]
     dots = [line for line in drawn["settings"].axes[0].lines if line.get_marker() == "o"]
     assert [dot.get_color() for dot in dots] == [palette[name] for name in best_last]
     assert {line.get_color() for line in drawn["slices"].axes[0].lines} == {"grey", *palette.values()}
@@ -265,7 +266,7 @@ def test_a_band_of_one_seed_is_its_line(tmp_path, drawn):
     assert drawn["l"].axes[0].get_ylim()[0] > -0.1
 
 
-def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_task_in_bold():
+def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_group_in_bold():
     rows = [
         {"setting": "a", "mean": 3.0, "low": 2.0, "high": 4.0, "difference": {"mean": 1.0, "low": 0.5, "high": 1.5}},
         {"setting": "b", "mean": 2.0, "low": 1.0, "high": 3.0, "p_seeds": 0.04},

@@ -77,8 +77,8 @@ def test_what_is_folded_is_in_files_of_its_own_and_not_in_what_a_terminal_shows(
     folded, other = (Table(name, ("x",), [(1.5,)], folded=name == "all p-values") for name in ("all p-values", "costs"))
     write_tables(TABLE, [folded, other], tmp_path, ["It is so."], ["A last word."])
     text = (tmp_path / "table.md").read_text()
-    places = [text.index(part) for part in ("It is so.", "learning_rate & loss", "A note.", "costs", "A last word.")]
-    assert places == sorted(places)
+    indices = [text.index(part) for part in ("It is so.", "learning_rate & loss", "A note.", "costs", "A last word.")]
+    assert indices == sorted(indices)
     assert "all p-values" not in text
     assert (tmp_path / "tables" / "all_p_values.csv").read_text() == "x\n1.5\n"
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {

@@ -24,11 +24,11 @@ def test_a_nan_of_a_seed_that_joins_is_named_by_that_seed(start, monkeypatch):
     def recorded(trainer, seeds):
         watching = original(trainer, seeds)
 
-        def call(packed, *arguments):
+        def advance(packed, *arguments):
             named.append((len(packed), tuple(seeds)))
-            return watching.population.call(packed, *arguments)
+            return watching.population.advance(packed, *arguments)
 
-        return watching._replace(population=watching.population._replace(call=call))
+        return watching._replace(population=watching.population._replace(advance=advance))
 
     monkeypatch.setattr(modes, "watched", recorded)
     start(0, 5, 7, debug_nans=True)

@@ -39,14 +39,14 @@ def test_a_step_that_a_seed_has_not_reached_is_not_on_the_curve():
 
 
 def rows_of(answer):
-    return [answer.settings[place].overrides["optimizer.learning_rate"] for place in answer.comparison.order]
+    return [answer.settings[index].overrides["optimizer.learning_rate"] for index in answer.comparison.order]
 
 
 def test_a_setting_that_lost_a_seed_is_never_best_and_comes_after_those_that_did_not(tmp_path):
     values = {1.0: {0: 0.1, 1: "diverged", 2: 0.1}, 0.5: {0: 0.4, 1: 0.5, 2: 0.6}, 0.1: {0: 0.8, 1: 0.9, 2: 0.9}}
     (answer,) = compare(sweep_of(tmp_path, values))
     assert rows_of(answer) == [0.5, 0.1, 1.0]
-    assert [answer.settings[place].overrides["optimizer.learning_rate"] for place in answer.comparison.best] == [0.5]
+    assert [answer.settings[index].overrides["optimizer.learning_rate"] for index in answer.comparison.best] == [0.5]
     assert answer.comparison.rows[0].value.mean == pytest.approx(0.1)  # it is told, and not hidden
 
 
@@ -173,7 +173,7 @@ def test_a_rung_that_some_cell_has_not_reached_drops_nothing(tmp_path, capsys):
         '{"step": 10, "seconds": 1.0, "seed": 0, "validation.loss": 1.0}\n'
     )
     drop_worst(sweep, [first, second], 10)
-    assert "1 cells have not come so far, and nothing is dropped" in capsys.readouterr().err
+    assert "1 cells have not reached it, and nothing is dropped" in capsys.readouterr().err
     assert not any(map(sweep.is_done, sweep.plan.cells))
 
 
@@ -204,7 +204,7 @@ def test_a_cell_of_which_a_seed_is_still_on_its_way_to_a_rung_is_not_ranked(tmp_
         (sweep.cell(name) / "result.json").unlink()
         (sweep.cell(name) / "metrics.jsonl").write_text('{"step": 10, "seed": 0, "seconds": 1, "validation.loss": 1}\n')
     drop_worst(sweep, [first, second], 10)
-    assert "1 cells have not come so far" in capsys.readouterr().err
+    assert "1 cells have not reached it" in capsys.readouterr().err
     assert not any(map(sweep.is_done, sweep.plan.cells))
 
 

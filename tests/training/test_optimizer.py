@@ -43,7 +43,7 @@ def numbers_of(name, **changed):
 
 
 def gradient(params):
-    """Of Σ (θ − 1)² (1 + i mod 3) / 2 over a parameter's places i."""
+    """Of Σ (θ − 1)² (1 + i mod 3) / 2 over a parameter's indices i."""
 
     def one(leaf):
         return (leaf - 1) * (1 + np.arange(leaf.size).reshape(leaf.shape) % 3)
