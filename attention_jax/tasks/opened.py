@@ -1,7 +1,7 @@
 """A trained run, opened: what the runs of all tasks have in common, and what each of a model's heads is worth."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,6 +61,24 @@ class Opened:
         """Every line of metrics.jsonl: `step`, `seed`, `seconds` and what was measured."""
         return self.run.metrics()
 
+    @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """How many layers and heads each kind of the model's attention has."""
+        raise NotImplementedError
+
+    def edited(self, edits: Edits) -> dict[str, Edit]:
+        """The edits, as an argument of a program. Raises UserError where the model has no such attention or heads."""
+        for kind, edit in edits.items():
+            layers, heads = require_kind(self.sizes, kind)
+            for name in ("gate", "replaced"):
+                array = getattr(edit, name)
+                if array is not None and np.shape(array) != (layers, heads):
+                    raise UserError(
+                        f"edits[{kind!r}].{name}: has the shape {np.shape(array)}; it needs [layers, heads], which are "
+                        f"({layers}, {heads})."
+                    )
+        return dict(edits)
+
     def restored(self, init: Init, vocabulary: str) -> Variables:
         """The variables. Raises UserError where there are none, or they are of another vocabulary."""
         every = WHICH[self.which](self.config, self.folder, init, vocabulary)
@@ -106,9 +124,14 @@ def without_each_head(
     )
 
 
-def size_of(model: nn.Module, variables: Variables, kind: str, *texts: Any) -> tuple[int, int]:
-    """How many layers and heads one kind of attention has. Raises UserError for one that the model does not have."""
+def sizes_of(model: nn.Module, variables: Variables, *texts: Any) -> dict[str, tuple[int, int]]:
+    """How many layers and heads each kind of a model's attention has."""
     shapes: Any = jax.eval_shape(lambda held: model.apply(held, *texts, method="attention"), variables)
-    if kind not in shapes:
-        raise UserError(f"kind={kind!r}: this model attends by {', '.join(sorted(shapes)) or 'nothing'}.")
-    return shapes[kind].weights.shape[1:3]
+    return {kind: heads.weights.shape[1:3] for kind, heads in shapes.items()}
+
+
+def require_kind(sizes: Mapping[str, tuple[int, int]], kind: str) -> tuple[int, int]:
+    """How many layers and heads one kind of attention has. Raises UserError for one that the model does not have."""
+    if kind not in sizes:
+        raise UserError(f"{kind!r}: this model attends by {', '.join(sorted(sizes)) or 'nothing'}.")
+    return sizes[kind]

@@ -14,6 +14,7 @@ from attention_jax.decoding.greedy import Choose, Writing, likeliest, write
 from attention_jax.decoding.sampling import drawing
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.modules.attention import NO_EDITS, Edits
 from attention_jax.ops.cache import grown
 from attention_jax.ops.positions import require_room
 from attention_jax.tasks.language_model.model import draw_positions
@@ -32,12 +33,16 @@ class Drawing(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What is to be written: how many tokens after a prompt, whether a text may end before, and how much is read."""
+    """What is to be written: how many tokens after a prompt, whether a text may end before, how much is read, by what.
+
+    `edits` are gates of heads.
+    """
 
     tokens: int
     has_ends: bool
     context: int  # tokens that are read at most; 0: all
     drawing: Drawing
+    edits: Edits = NO_EDITS
 
 
 class Generator:
@@ -73,7 +78,8 @@ class Generator:
             room = _room(read + count, len(positions))
             if room > writing.cache.memory.shape[-1]:
                 writing = writing._replace(cache=grown(writing.cache, self._memory(positions, room, len(keys))))
-            found, writing = self._write(variables, writing, keys, count, how=order.drawing, has_ends=order.has_ends)
+            asked = (variables, writing, keys, count, dict(order.edits))
+            found, writing = self._write(*asked, how=order.drawing, has_ends=order.has_ends)
             block = np.asarray(found)[:, :count]
             yield block
             written, left = np.concatenate([written, block], axis=1)[:, -max(order.context, 1) :], left - count
@@ -86,7 +92,8 @@ class Generator:
         width = min(_room(max(read.shape[1], 1), len(positions)), len(positions))
         memory = self._memory(positions, _room(width, len(positions)), len(tokens))
         padded = np.pad(read, ((0, 0), (0, width - read.shape[1])))
-        cache = self._read(variables, padded, np.full(len(tokens), read.shape[1], np.int32), memory)
+        counts = np.full(len(tokens), read.shape[1], np.int32)
+        cache = self._read(variables, padded, counts, memory, dict(order.edits))
         return Writing(last, cache, jnp.zeros(len(tokens), bool), jnp.int32(chosen))
 
     def _positions(self, prompt: int, order: Order) -> np.ndarray:
@@ -107,16 +114,16 @@ class Generator:
     def _memory(self, positions: np.ndarray, room: int, batch: int) -> Int[Array, "batch room"]:
         return jnp.asarray(np.tile(positions[:room], (batch, 1)))
 
-    def _read_prompt(self, variables, tokens, counts, memory):
+    def _read_prompt(self, variables, tokens, counts, memory, edits):
         try:
             cache: Any = self._model.apply(variables, memory, method="init_cache")
         except ValueError as error:
             raise UserError(f"--mode=generate: config.model.{error}") from None
-        read: Any = self._model.apply(variables, tokens, jnp.maximum(counts, 1), cache, method="extend")[1]
+        read: Any = self._model.apply(variables, tokens, jnp.maximum(counts, 1), cache, edits, method="extend")[1]
         return read._replace(cursor=counts)
 
-    def _write_block(self, variables, writing: Writing, keys, count, how: Drawing, has_ends: bool):
-        step = functools.partial(self._model.apply, variables, method="step")
+    def _write_block(self, variables, writing: Writing, keys, count, edits, how: Drawing, has_ends: bool):
+        step = functools.partial(self._model.apply, variables, edits=edits, method="step")
         never = (PAD, BOS, UNK) if has_ends else (PAD, BOS, UNK, EOS)
         choose = _choose(keys, how)
         return write(step, writing, BLOCK, choose, eos=EOS, pad=PAD, never=never, at_most=count)

@@ -16,6 +16,7 @@ from attention_jax.data.text import Text
 from attention_jax.data.text_tokenizers import TextTokenizer, encode
 from attention_jax.data.tokenizers import EOS, PAD, UNK
 from attention_jax.errors import UserError
+from attention_jax.modules.attention import NO_EDITS, Edits
 from attention_jax.modules.mixers import ATTENTION
 from attention_jax.tasks.choosing import require_drawing
 from attention_jax.tasks.language_model.generating import Drawing, Generator, Order
@@ -39,21 +40,24 @@ def require_usable(asked: ConfigDict) -> None:
         raise UserError(f"config.generate.prompts={asked.prompts!r}: choose one of {', '.join(PROMPTS)}.")
 
 
-def generate(session: Session, config: ConfigDict, variables: Variables, text: str) -> Iterator[str]:
+def generate(
+    session: Session, config: ConfigDict, variables: Variables, text: str, edits: Edits = NO_EDITS
+) -> Iterator[str]:
     """Each prompt of a text with what follows it, in pieces as they come, and at the end how fast on stderr.
 
     Several texts are each written when whole, with a line between them. Raises UserError for values that cannot be
-    used, and where a prompt has a character that the model does not know.
+    used, and where a prompt has a character that the model does not know; ValueError for edits that are no gates.
     """
     require_usable(config.generate)
     source, pace = session.source, _Pace(session.generator)
     assert source.text is not None
     prompts = PROMPTS[config.generate.prompts](text) or [""]
     started = [_ids(source.text, prompt) for prompt in prompts]
+    order = order_of(config.generate, source.text)._replace(edits=edits)
     is_alone, between = len(prompts) * config.generate.samples == 1, ""
     for place, (prompt, ids) in enumerate(zip(prompts, started, strict=True)):
         keys = _keys(config.generate, place)
-        blocks = pace.timed(session.generator.blocks(variables, ids, keys, order_of(config.generate, source.text)))
+        blocks = pace.timed(session.generator.blocks(variables, ids, keys, order))
         if is_alone:
             yield from _ended(_pieces(prompt, blocks, source.text.tokenizer))
         else:

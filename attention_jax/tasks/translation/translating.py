@@ -1,7 +1,8 @@
 """What trained members say of many sentences: translations, alignments, attention."""
 
+import functools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,7 +12,8 @@ from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus
 from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import EOS, PAD, Tokenizer
-from attention_jax.evaluation.translation import Batches, gather_rows
+from attention_jax.evaluation.translation import Batch, Batches, gather_rows
+from attention_jax.modules.attention import NO_EDITS, Edits
 from attention_jax.tasks.translation.model import require_room
 from attention_jax.tasks.translation.programs import Members, Translator
 
@@ -19,12 +21,17 @@ EVALUATION_TOKENS = 4096  # padded tokens of a side in a batch that is only meas
 
 
 class Trained(NamedTuple):
-    """Members, their programs, and the corpus that they were trained on."""
+    """Members, their programs, the corpus that they were trained on, and what is changed of their heads."""
 
     programs: Translator
     members: Members
     corpus: Corpus
     data: DataConfig
+    edits: Edits = NO_EDITS
+
+    def apply(self, program: Any, batch: Batch) -> Any:
+        """One of the programs, on a batch."""
+        return program(self.members, batch, dict(self.edits))
 
 
 def translate_texts(trained: Trained, texts: Sequence[str]) -> list[str]:
@@ -42,7 +49,7 @@ def translate(trained: Trained, sources: Sentences, numbers: np.ndarray | None =
 
     def program(batch):
         place = np.where(batch["place"] >= 0, numbers[batch["place"]], NO_ROW)
-        return trained.programs.translate(trained.members, batch | {"place": place})
+        return trained.apply(trained.programs.translate, batch | {"place": place})
 
     return [row[row != PAD].tolist() for row in gather_rows(program, batches_of(trained, sources, sources))]
 
@@ -51,7 +58,7 @@ def translate_n_best(trained: Trained, sources: Sentences, count: int) -> list[l
     """The `count` best translations of every source with their scores, in nats over the length penalty, best first."""
     found: dict[int, list[tuple[float, list[int]]]] = {}
     for places, batch in batches_of(trained, sources, sources):
-        tokens, scores = jax.device_get(trained.programs.n_best(trained.members, batch))
+        tokens, scores = jax.device_get(trained.apply(trained.programs.n_best, batch))
         for row, place in enumerate(places.tolist()):
             ids = (hypothesis[hypothesis != PAD].tolist() for hypothesis in tokens[row, :count])
             found[place] = list(zip(scores[row, :count].tolist(), ids, strict=True))
@@ -60,17 +67,16 @@ def translate_n_best(trained: Trained, sources: Sentences, count: int) -> list[l
 
 def align(trained: Trained, source: Sentences, target: Sentences) -> list[np.ndarray]:
     """The alignment of every pair, teacher forced: `[target words, source words]`, ends included."""
-    programs, members = trained.programs, trained.members
-    rows = gather_rows(lambda batch: programs.alignment(members, batch), batches_of(trained, source, target))
+    program = functools.partial(trained.apply, trained.programs.alignment)
+    rows = gather_rows(program, batches_of(trained, source, target))
     return [row[:t, :s] for row, t, s in zip(rows, target.lengths, source.lengths, strict=True)]
 
 
 def attention(trained: Trained, source: Sentences, target: Sentences) -> list[dict[str, np.ndarray]]:
     """Every layer's and head's weights of every pair, teacher forced, by kind: `[layers, heads, queries, keys]`."""
-    programs, members = trained.programs, trained.members
     found: dict[int, dict[str, np.ndarray]] = {}
     for places, batch in batches_of(trained, source, target):
-        kinds = jax.device_get(programs.weights(members, batch))
+        kinds = jax.device_get(trained.apply(trained.programs.weights, batch))
         for row, place in enumerate(places.tolist()):
             t, s = len(target[place]), len(source[place])
             sizes = {"encoder": (s, s), "decoder": (t, t), "cross": (t, s)}

@@ -10,6 +10,7 @@ import pytest
 from attention_jax.data.tokenizers import BOS, EOS, PAD, UNK
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.modules.attention import Edit
 from attention_jax.tasks.language_model.generating import LEAST_ROOM, Drawing, Generator, Order
 from attention_jax.tasks.language_model.model import draw_positions, init
 
@@ -79,6 +80,27 @@ def test_a_text_is_drawn_alike_however_many_are_and_whatever_blocks_it_comes_in(
     assert len({tuple(row) for row in three}) == 3
     assert not np.array_equal(written("rotary", Order(21, False, 0, WARM), seed=1), alone)
     assert not np.isin(three, [PAD, BOS, UNK, EOS]).any()
+
+
+def test_what_is_written_with_a_closed_gate_is_what_a_model_writes_that_does_not_read_the_head():
+    _, variables, generator = made("rotary")
+    keys, order = jax.random.split(jax.random.key(0), 1), Order(12, False, 0, WARM)
+    out = variables["params"]["layer_0"]["self_attention"]["out"]
+    expected, written_by = [], lambda held, order: np.concatenate([*generator.blocks(held, PROMPT, keys, order)], 1)
+    for head in range(2):
+        blind = jax.tree.map(lambda a: a, variables)
+        blind["params"]["layer_0"]["self_attention"]["out"] = out.at[4 * head : 4 * head + 4].set(0)
+        expected.append(written_by(blind, order).tolist())
+    before = generator.compiled()
+    gates = [{"decoder": Edit(jnp.ones((1, 2)).at[0, head].set(0))} for head in range(2)]
+    assert [written_by(variables, order._replace(edits=gate)).tolist() for gate in gates] == expected
+    assert generator.compiled() == before + 2  # one to read and one to write, for both heads
+    opened = order._replace(edits={"decoder": Edit(jnp.ones((1, 2)))})
+    whole = written_by(variables, order).tolist()
+    assert written_by(variables, opened).tolist() == whole
+    assert any(whole != one for one in expected)
+    with pytest.raises(ValueError, match="word by word a head can have a gate alone"):
+        written_by(variables, order._replace(edits={"decoder": Edit(replaced=jnp.ones((1, 2), bool), outputs=out)}))
 
 
 def test_a_text_ends_where_documents_do_and_then_there_is_padding():
