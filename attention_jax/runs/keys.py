@@ -1,6 +1,10 @@
-"""What the config's keys are called elsewhere, and which of ours is meant."""
+"""The config's keys: which a section has, what they are called elsewhere, and which of ours is meant."""
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from attention_jax.errors import UserError
 
 # Names from elsewhere, and ours, of which the first is meant that the config has.
 ABBREVIATIONS: dict[str, tuple[str, ...]] = {
@@ -35,3 +39,21 @@ def meant(path: str, keys: Collection[str]) -> str:
     beside = [f"{section}.{own}".lstrip(".") for own in names]
     anywhere = [key for own in names for key in keys if key.rpartition(".")[2] == own]
     return next((key for key in (*beside, *anywhere) if key in keys), "")
+
+
+def require_keys(name: str, section: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise UserError where a section of the config lacks a key, or has one that nobody reads."""
+    for key in known:
+        if key not in section:
+            raise UserError(f"the config has no {f'{name}.{key}'!r}.")
+    for key in section:
+        if key not in known:
+            raise UserError(f"config.{name}.{key}: no such key; there are {', '.join(known)}.")
+
+
+def lacking(error: Exception) -> str:
+    """The key that a config was asked for and lacks; "" where the error is another."""
+    if not isinstance(error, KeyError) and not any(isinstance(arg, KeyError) for arg in error.args):
+        return ""
+    nearest = re.search(r'instead of "(\w+)"', str(error))
+    return nearest[1] if nearest else re.sub(r"\W", "", str(error))
