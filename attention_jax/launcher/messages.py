@@ -11,7 +11,7 @@ from attention_jax.errors import UserError, missing
 from attention_jax.launcher import config_files
 from attention_jax.runs.config import flatten
 from attention_jax.runs.interrupt import Interrupted
-from attention_jax.runs.keys import ABBREVIATIONS, meant
+from attention_jax.runs.keys import ABBREVIATIONS, lacking, meant
 
 
 def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
@@ -26,9 +26,8 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except AttributeError as error:
-        if not any(isinstance(arg, KeyError) for arg in error.args):  # which a config raises for a key that it lacks
+        if not (key := lacking(error)):
             raise
-        key = re.sub(r"\W", "", str(error))
         fail(f"the config has no {key!r}: add it to the config file, or use the version that started the run.")
     except ModuleNotFoundError as error:
         if not (message := missing(error.name or "")):
@@ -55,7 +54,7 @@ def unreadable(error: Exception, argv: Sequence[str]) -> str:
         flag = next((arg.partition("=")[0] for arg in argv if f".{key}" in arg), f"--config.{key}")
         own = _meant(flag.removeprefix("--config."), argv) or (nearest[1] if nearest else "")
         return f"{flag}: the config has no {key!r}." + (f" Did you mean {own!r}?" if own else "")
-    raised = re.findall(r"^\s*\w+Error: (.*)$", text, flags=re.MULTILINE)
+    raised = re.findall(r"^\s*[\w.]*Error: (.*)$", text, flags=re.MULTILINE)
     return raised[-1] if raised else text.strip().splitlines()[0]
 
 

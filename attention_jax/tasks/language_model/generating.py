@@ -63,7 +63,7 @@ class Generator:
         """What follows a prompt, a text a key, some tokens at a time; after a text's end there is padding.
 
         Where `order.context` tokens have been read, the later half of them is read again and the rest forgotten. Raises
-        UserError where the model has no room, or does not read token by token.
+        UserError where the model has no room, ValueError where it does not read token by token.
         """
         positions = self._positions(len(prompt), order)
         written = np.tile(np.array(prompt, np.int32), (len(keys), 1))
@@ -115,10 +115,7 @@ class Generator:
         return jnp.asarray(np.tile(positions[:room], (batch, 1)))
 
     def _read_prompt(self, variables, tokens, counts, memory, edits):
-        try:
-            cache: Any = self._model.apply(variables, memory, method="init_cache")
-        except ValueError as error:
-            raise UserError(f"--mode=generate: config.model.{error}") from None
+        cache: Any = self._model.apply(variables, memory, method="init_cache")
         read: Any = self._model.apply(variables, tokens, jnp.maximum(counts, 1), cache, edits, method="extend")[1]
         return read._replace(cursor=counts)
 

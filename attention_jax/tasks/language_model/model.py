@@ -47,6 +47,8 @@ def build(config: ConfigDict, vocabulary: int, length: int) -> LanguageModel:
     types = {name: jnp.dtype(config.precision[name]) for name in ("dtype", "param_dtype")}
     try:
         return LanguageModel.of(vocabulary=vocabulary, **with_backend(config.model.to_dict(), length), **types)
+    except KeyError as error:
+        raise UserError(f"the config has no 'model.{error.args[0]}'.") from None
     except (TypeError, ValueError) as error:
         raise UserError(f"config.model: {error}") from None
 

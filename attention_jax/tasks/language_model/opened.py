@@ -63,6 +63,7 @@ class OpenedLanguageModel(Opened):
         """
         config = ConfigDict(self.config.to_dict())
         config.generate.update(asked)
+        prompts.require_writing(config)
         _ = self.text
         return "".join(prompts.generate(self.session, config, self.variables, prompt, self.edited(edits)))
 

@@ -40,15 +40,23 @@ def require_usable(asked: ConfigDict) -> None:
         raise UserError(f"config.generate.prompts={asked.prompts!r}: choose one of {', '.join(PROMPTS)}.")
 
 
+def require_writing(config: ConfigDict) -> None:
+    """Raise UserError, before anything is read, where a model does not write, or not as `config.generate` asks."""
+    if config.model.mixer != ATTENTION:
+        raise UserError(
+            f"config.model.mixer={config.model.mixer!r}: does not write; only {ATTENTION!r} reads token by token."
+        )
+    require_usable(config.generate)
+
+
 def generate(
     session: Session, config: ConfigDict, variables: Variables, text: str, edits: Edits = NO_EDITS
 ) -> Iterator[str]:
     """Each prompt of a text with what follows it, in pieces as they come, and at the end how fast on stderr.
 
-    Several texts are each written when whole, with a line between them. Raises UserError for values that cannot be
-    used, and where a prompt has a character that the model does not know; ValueError for edits that are no gates.
+    Several texts are each written when whole, with a line between them. Raises UserError where a prompt has a character
+    that the model does not know; ValueError for edits that are no gates.
     """
-    require_usable(config.generate)
     source, pace = session.source, _Pace(session.generator)
     assert source.text is not None
     prompts = PROMPTS[config.generate.prompts](text) or [""]

@@ -33,7 +33,9 @@ def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) ->
         )
     try:
         model = TRANSLATORS[config.model.name](**with_backend(kwargs, config.data.buckets[-1]))
-    except (KeyError, TypeError, ValueError) as error:
+    except KeyError as error:
+        raise UserError(f"the config has no 'model.kwargs.{error.args[0]}'.") from None
+    except (TypeError, ValueError) as error:
         raise UserError(f"config.model.kwargs: {error}") from None
     require_room(model, config.data.buckets[-1])
     return model

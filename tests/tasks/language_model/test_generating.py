@@ -11,8 +11,11 @@ from attention_jax.data.tokenizers import BOS, EOS, PAD, UNK
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.attention import Edit
+from attention_jax.modules.mixers import MIXERS, WINDOW
 from attention_jax.tasks.language_model.generating import LEAST_ROOM, Drawing, Generator, Order
 from attention_jax.tasks.language_model.model import draw_positions, init
+from configs.language_model import get_config
+from experiments.language_model import generate
 
 SIZES = {
     "vocabulary": 11, "layers": 1, "width": 8, "heads": 2, "kv_heads": 1, "qk_norm": False, "feed_forward": 16,
@@ -119,9 +122,12 @@ def test_a_table_refuses_what_has_no_room_before_anything_is_written():
     assert written("learned", Order(130, False, 50, GREEDY)).shape == (1, 130)
 
 
-def test_what_does_not_read_token_by_token_does_not_write():
-    model = LanguageModel.of(**SIZES | {"positions": "none", "mixer": "gru"})
-    blocks = Generator(model).blocks(init(model, jax.random.key(0)), PROMPT, jax.random.split(jax.random.key(0), 1),
-                                     Order(3, False, 0, GREEDY))  # fmt: skip
-    with pytest.raises(UserError, match="--mode=generate: config.model.mixer='gru': only 'attention' reads"):
-        next(blocks)
+@pytest.mark.parametrize("mixer", [WINDOW, *MIXERS])
+def test_what_does_not_read_token_by_token_is_refused_before_anything_is_opened(mixer):
+    config = get_config()
+    config.model.mixer = mixer
+    with pytest.raises(UserError, match=f"config.model.mixer='{mixer}': does not write; only 'attention' reads"):
+        generate(None, config, None, "")
+    model = LanguageModel.of(**SIZES | {"positions": "none", "mixer": mixer})
+    with pytest.raises(ValueError, match=f"mixer='{mixer}': only 'attention' reads token by token"):
+        model.init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32), method="init_cache")
