@@ -75,11 +75,12 @@ class OpenedTranslator(Opened):
 
         Without targets, they are the translations of the model as it was trained, whatever is edited.
         """
+        changes = self.edited(edits)
         targets = self.translate(texts) if targets is None else targets
         source, target = encode(self.source, texts), encode(self.target, targets)
         found: dict[int, Attended] = {}
         for places, batch in batches_of(self._trained, source, target):
-            kinds = jax.device_get(self._attention(self.variables, batch, self.edited(edits)))
+            kinds = jax.device_get(self._attention(self.variables, batch, changes))
             for row, place in enumerate(places.tolist()):
                 found[place] = self._cut(kinds, row, source[place], target[place])
         return [found[place] for place in sorted(found)]
