@@ -14,6 +14,7 @@ from attention_jax.evaluation.metrics import metric, require_direction
 from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted, interruptible
+from attention_jax.runs.keys import require_keys
 from attention_jax.runs.machine import Profiler
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.hyper import rule_of, settled, traced
@@ -35,6 +36,7 @@ def plan_of(config: ConfigDict) -> Plan:
     """`config.train` with the optimizer's name and schedule. Raises UserError for a value that cannot be used."""
     rule = rule_of(config.optimizer)
     values = {name: value for name, value in config.train.items() if name != "init_from"}
+    require_keys("train", values, [name for name in Plan._fields if name not in ("rule", "height")])
     for name, value in values.items():
         if isinstance(value, int) and value < 1:
             raise UserError(f"config.train.{name}={value}: needs 1 or more.")

@@ -112,7 +112,7 @@ class Sweep:
 
     def steps(self, group: Group) -> int:
         """How many steps a member of a group takes; 1 where nothing is trained step by step."""
-        return group.config.get("train.steps", 1)
+        return self.experiment.steps(nested(group.config))
 
 
 def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
