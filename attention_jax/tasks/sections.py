@@ -38,7 +38,7 @@ def of_section(section: str) -> Iterator[None]:
 def _named(section: str, error: Exception) -> str:
     text = str(error)
     if unknown := re.search(r"unexpected keyword argument '(\w+)'", text):
-        return f"{section}.{unknown[1]}: there is no such key. Remove it."
+        return f"{section}.{unknown[1]}: no such key."
     missing = re.search(r"missing \d+ required [\w-]+ arguments?: (.*)", text)
     if missing or isinstance(error, KeyError):
         names = re.findall(r"'(\w+)'", missing[1] if missing else text)

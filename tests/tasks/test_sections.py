@@ -20,7 +20,7 @@ def make(*, width, heads=1):
     ("fields", "message"),
     [
         ({"width": 4, "heads": 3}, r"^config\.model\.heads=3: must divide width=4\.$"),
-        ({"width": 4, "depth": 3}, r"^config\.model\.depth: there is no such key"),
+        ({"width": 4, "depth": 3}, r"^config\.model\.depth: no such key\.$"),
         ({"heads": 3}, r"^the config has no 'model\.width'\.$"),
         ({"width": 0}, r"^the config has no 'model\.height'\.$"),
         ({"width": 10}, r"^config\.model: too wide and too deep\.$"),
