@@ -39,7 +39,7 @@ def folder_of(path, config, key="", value=None, result=True):
         (TRANSFORMER, "evaluate.test_beams", None, "the config has no 'evaluate.test_beams'."),
         (TRANSFORMER, "evaluate.beam_width", 5, "config.evaluate.beam_width: no such key; there are bleu_tokens, "),
         (TRANSFORMER, "model.kwargs.backend", None, "the config has no 'model.kwargs.backend'."),
-        (TRANSFORMER, "model.kwargs.depth", 2, "config.model.kwargs: .*'depth'"),
+        (TRANSFORMER, "model.kwargs.depth", 2, "config.model.kwargs.depth: no such key"),
         (TRANSFORMER, "model.name", "bahdanau", "config.model.name='bahdanau': choose one of recurrent, transformer."),
         (TRANSFORMER, "data.on_device", None, "the config has no 'data.on_device'."),
         (TRANSFORMER, "train.patience", 3, "config.train.patience: no such key; there are steps, "),
