@@ -101,6 +101,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     check=check,
     dynamic=("data.noise", "kernel.width"),
+    steps=lambda config: 1,
     on_cpu="vmap",
     metric=lambda config: "estimators.kernel.mse_mean",
 )

@@ -12,6 +12,7 @@ from attention_jax.reports.page import Table
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
+from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, timetable_of
 from attention_jax.tasks.language_model import prompts
@@ -23,6 +24,9 @@ from attention_jax.tasks.language_model.training import task_of
 from attention_jax.training.description import Description
 from attention_jax.training.hyper import rule_of
 from attention_jax.training.loop import trainer
+
+EVALUATED = ("length", "stride", "batch", "tokens", "positions")  # keys of `config.evaluate`
+GENERATED = ("tokens", "temperature", "top_k", "top_p", "samples", "seed", "prompts", "context")
 
 
 def together(session: Session, how: str) -> Together:
@@ -67,6 +71,7 @@ def evaluate_text(session: Session, config: ConfigDict, run: Run, path: str) -> 
 
 def generate(session: Session, config: ConfigDict, run: Run, prompt: str) -> Iterator[str]:
     """What the first seed writes after a prompt, as `config.generate` says."""
+    prompts.require_writing(config)
     return prompts.generate(session, config, session.variables(config, run.path)[0], prompt)
 
 
@@ -77,6 +82,8 @@ def describe(config: ConfigDict) -> Description:
 
 def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used."""
+    require_keys("evaluate", config.evaluate, EVALUATED)
+    require_keys("generate", config.generate, GENERATED)
     check_training(config)
     check_usable(Session(config, None, OPENERS))
 

@@ -22,6 +22,7 @@ from attention_jax.reports.translation import (
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run, read_config
+from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, timetable_of
 from attention_jax.tasks.translation import model
@@ -41,13 +42,16 @@ from attention_jax.training.loop import trainer
 from attention_jax.training.saved import best_variables
 from attention_jax.training.state import Variables
 
+EVALUATED = (  # keys of `config.evaluate`
+    *("bleu_tokens", "combine", "last", "beams", "test_beams", "length_penalty", "n_best"),
+    *("temperature", "top_k", "top_p", "seed", "alignment_layer", "examples", "book_sentences"),
+)
+
 
 def together(session: Session, how: str) -> Together:
     """What runs with this session's model and data share: the corpus, and every program."""
     config = session.config
     timetable = timetable_of(config)
-    if config.evaluate.examples < 1:
-        raise UserError(f"config.evaluate.examples={config.evaluate.examples}: needs 1 or more.")
     bleu_tokens(config)  # what cannot be counted is refused before any work
     require("sacrebleu")
     tell_import(session.corpus.meta)
@@ -143,8 +147,12 @@ def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list
 
 def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used: of training, of evaluation, and of the model."""
+    require_keys("data", config.data, DataConfig._fields)
+    require_keys("evaluate", config.evaluate, EVALUATED)
     check_training(config)
     require_combination(config)
+    if config.evaluate.examples < 1:
+        raise UserError(f"config.evaluate.examples={config.evaluate.examples}: needs 1 or more.")
     if config.evaluate.test_beams < 0:
         raise UserError(f"config.evaluate.test_beams={config.evaluate.test_beams}: needs 0 or more.")
     translator(model.build(config, config.data.vocabulary, config.data.vocabulary), config)

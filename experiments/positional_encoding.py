@@ -17,6 +17,7 @@ from attention_jax.reports.run import estimate, measured_line, title_of
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
+from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, timetable_of
 from attention_jax.tasks.language_model.algorithmic import open_algorithmic
@@ -81,6 +82,7 @@ def describe(config: ConfigDict) -> Description:
 
 def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used."""
+    require_keys("evaluate", config.evaluate, ("positions",))
     check_training(config)
     Session(config, None, OPENERS).check()
 

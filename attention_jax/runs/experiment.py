@@ -16,6 +16,7 @@ from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
 from attention_jax.runs.folder import Run, open_run
+from attention_jax.runs.keys import lacking
 from attention_jax.runs.machine import describe_device
 from attention_jax.runs.provenance import provenance
 from attention_jax.training.description import Description
@@ -60,6 +61,7 @@ class Experiment(NamedTuple):
     generate: Callable[[Session, ConfigDict, Run, str], Iterator[str]] | None = None  # a prompt → text in pieces
     evaluate_text: Callable[[Session, ConfigDict, Run, str], dict] | None = None  # a file or folder
     flops: Callable[[Session], float] | None = None  # of training one seed
+    steps: Callable[[ConfigDict], int] = lambda config: config.train.steps  # of training one seed; 1 where it is none
     prepare: Callable[[ConfigDict, Path], str] | None = None  # its data as a data set of TFDS → how to train on it
     identify: Callable[[ConfigDict], str] = lambda config: ""  # what tells its data from other data
     check: Callable[[ConfigDict], None] = lambda config: None  # raises UserError for values that cannot be used
@@ -107,6 +109,31 @@ class Request(NamedTuple):
         """Raise UserError where no run was started."""
         if not (self.workdir / "config.json").exists():
             raise UserError(f"{self.workdir}: no run here. Start one with --mode=train --config=….")
+
+
+def require_readable(experiment: Experiment, path: Path, config: ConfigDict) -> None:
+    """Raise UserError where the config of a run is not one of this version: in what, and which version wrote it."""
+    try:
+        experiment.check(config)
+    except (AttributeError, KeyError, UserError) as error:
+        key = lacking(error)
+        if not key and not isinstance(error, UserError):
+            raise
+        what = f"the config has no {key!r}." if key else str(error)
+        raise UserError(
+            f"{path}: started by another version of the code, whose configs this one cannot read: {what} "
+            f"{_checkout(path)}"
+        ) from None
+
+
+def _checkout(path: Path) -> str:
+    """How to get the version that finished a run."""
+    with contextlib.suppress(UserError):
+        code = (Run(path, 0.0).result() or {}).get("code", {})
+        if code.get("commit"):
+            changed = ", which had changes that were not committed" if code.get("changed") else ""
+            return f"Use the version that finished it: git checkout {code['commit']}{changed}."
+    return "Use the version that started it; no result.json tells its commit."
 
 
 def finished(config: ConfigDict, metrics: dict) -> dict:

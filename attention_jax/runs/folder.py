@@ -178,7 +178,8 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
     if extend and list(changed) == ["train.steps"] and now > before:
         (path / "result.json").unlink(missing_ok=True)
     elif changed:
-        shown = "; ".join(f"config.{key}: {old!r} there, {new!r} now" for key, (old, new) in changed.items())
+        told = {key: ["nothing" if one is None else repr(one) for one in both] for key, both in changed.items()}
+        shown = "; ".join(f"config.{key}: {old} there, {new} now" for key, (old, new) in told.items())
         raise UserError(f"{path}: holds a run of another config ({shown}). Choose another --workdir.")
 
 

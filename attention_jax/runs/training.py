@@ -14,6 +14,7 @@ from attention_jax.evaluation.metrics import metric, require_direction
 from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted, interruptible
+from attention_jax.runs.keys import require_keys
 from attention_jax.runs.machine import Profiler
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.hyper import rule_of, settled, traced
@@ -34,10 +35,7 @@ class Member(NamedTuple):
 def timetable_of(config: ConfigDict) -> Timetable:
     """`config.train`, checked. Raises UserError for a value that cannot be used."""
     values = {name: value for name, value in config.train.items() if name != "init_from"}
-    known = [name for name in Timetable._fields if name != "height"]
-    if wrong := next((name for name in [*values, *known] if (name in values) != (name in known)), ""):
-        what = "no such setting" if wrong in values else "is missing from the config"
-        raise UserError(f"config.train.{wrong}: {what}; the settings are {', '.join(known)}.")
+    require_keys("train", values, [name for name in Timetable._fields if name != "height"])
     for name, value in values.items():
         if isinstance(value, int) and value < 1:
             raise UserError(f"config.train.{name}={value}: needs 1 or more.")

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.runs.config import flatten, nested
+from attention_jax.runs.keys import meant
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.space import Overrides
 
@@ -110,8 +111,8 @@ def _checked(config: ConfigDict, flat: Mapping[str, Any], key: str, value: Any) 
     if key not in flat:
         if any(name.startswith(f"{key}.") for name in flat):
             raise UserError(f"sweep: {key!r} is a section of the config: override its keys.")
-        nearest = difflib.get_close_matches(key, flat, n=1, cutoff=0.5)
-        raise UserError(f"sweep: the config has no {key!r}." + (f" Did you mean {nearest[0]!r}?" if nearest else ""))
+        own = meant(key, flat) or next(iter(difflib.get_close_matches(key, flat, n=1, cutoff=0.5)), "")
+        raise UserError(f"sweep: the config has no {key!r}." + (f" Did you mean {own!r}?" if own else ""))
     section, _, name = key.rpartition(".")
     probe = ConfigDict(config.to_dict())
     owner = probe if not section else _section(probe, section)

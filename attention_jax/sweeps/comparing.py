@@ -9,9 +9,10 @@ from attention_jax.evaluation.comparison import Comparison, Interval, Measured, 
 from attention_jax.evaluation.metrics import incomparable, metric
 from attention_jax.reports.page import Estimate, show_number
 from attention_jax.runs.config import flatten, nested
-from attention_jax.runs.experiment import Experiment
+from attention_jax.runs.experiment import Experiment, require_readable
 from attention_jax.runs.folder import Run, read_config
 from attention_jax.sweeps.answer import members_of, sentence_scores
+from attention_jax.sweeps.settings import without_settings
 
 METRICS = ("validation.loss", "validation.bleu", "test.loss", "test.bleu")
 TESTS = {
@@ -40,6 +41,8 @@ def compare_runs(experiment: Experiment, paths: Sequence[Path], asked: Sequence[
     """
     runs = [_read(path) for path in paths]
     _require_one_experiment(runs)
+    for run in runs:
+        require_readable(experiment, run.path, without_settings(nested(run.config)))
     if asked:
         return _written(runs, [_compared(name, runs) for name in asked])
     own = experiment.metric(nested(runs[0].config)) if "train.best_by" in runs[0].config else ""

@@ -112,7 +112,7 @@ class Sweep:
 
     def steps(self, program: Program) -> int:
         """How many steps a member of a program takes; 1 where nothing is trained step by step."""
-        return program.config.get("train.steps", 1)
+        return self.experiment.steps(nested(program.config))
 
 
 def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

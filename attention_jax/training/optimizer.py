@@ -126,9 +126,18 @@ def muon(hyper: Mapping) -> optax.GradientTransformation:
 
 
 def is_hidden(params: Any) -> Any:
-    """Whether each parameter is a matrix of a hidden layer, by its path and rank."""
-    named = lambda path: any(word in jax.tree_util.keystr(path) for word in NOT_HIDDEN)  # noqa: E731
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf.ndim > 1 and not named(path), params)
+    """Whether each parameter is a matrix of a hidden layer, by its path and rank.
+
+    The score "location" makes logits of places: its `w` has none of the `w_v` beside it that is beside "concat"'s.
+    """
+    names = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+
+    def hidden(path, leaf):
+        name = jax.tree_util.keystr(path)
+        is_of_places = name.endswith("['w']") and name.replace("['w']", "['w_v']") not in names
+        return leaf.ndim > 1 and not is_of_places and not any(word in name for word in NOT_HIDDEN)
+
+    return jax.tree_util.tree_map_with_path(hidden, params)
 
 
 def _as_matrices(params: Any) -> Any:

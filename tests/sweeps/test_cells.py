@@ -67,6 +67,9 @@ def test_a_cell_that_comes_twice_is_one():
     [
         ([], "the space is empty"),
         ([{}, {"optimizer.learning_rat": 1}], "no 'optimizer.learning_rat'. Did you mean 'optimizer.learning_rate'"),
+        ([{"optimizer.lr": 1}], "no 'optimizer.lr'. Did you mean 'optimizer.learning_rate'"),
+        ([{"lr": 1}], "no 'lr'. Did you mean 'optimizer.learning_rate'"),
+        ([{"seed": 1}], "no 'seed'. Did you mean 'seeds'"),
         ([{"model.layers": "two"}], "model.layers='two': the config has a int there"),
         ([{"model": 3}], "'model' is a section"),
         ([{"sweep.engine": "slurm"}], "no 'sweep.engine'"),

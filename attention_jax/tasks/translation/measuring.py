@@ -69,13 +69,13 @@ def _measure_book(trained: Trained, known: Mapping[str, Reference]) -> dict[str,
 
 def measure_split(trained: Trained, split: Split, config: ConfigDict) -> SplitResult:
     """Loss over a split's pairs and BLEU over its sentences, both by length too; and how attention aligns words."""
-    programs, members, tokens = trained.programs, trained.members, bleu_tokens(config)
+    programs, tokens = trained.programs, bleu_tokens(config)
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
     pairs = batches_of(trained, split.source, split.target)
     is_cut = (split.target.tokens[split.target.offsets[1:] - 1] != EOS).any()
     words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
     hypotheses = translate_texts(trained, sources)
-    rows, lengths = row_losses(functools.partial(programs.loss, members), pairs), [*map(_count_words, sources)]
+    rows, lengths = row_losses(functools.partial(trained.apply, programs.loss), pairs), [*map(_count_words, sources)]
     bins = length_bins(lengths)
     numbers = {
         **losses(rows, words),
@@ -95,7 +95,7 @@ def training_nll(trained: Trained) -> float:
     split = trained.corpus.splits["train"]
     indices = np.linspace(0, len(split.source) - 1, min(SAMPLED, len(split.source))).astype(int)
     sides = (Sentences.join(side[index] for index in indices) for side in (split.source, split.target))
-    program = functools.partial(trained.programs.loss, trained.members)
+    program = functools.partial(trained.apply, trained.programs.loss)
     return losses(row_losses(program, batches_of(trained, *sides)), 0)["loss"]
 
 
