@@ -171,19 +171,20 @@ def _row(name: str, own: Measured, baseline: Measured | None) -> Row:
     if baseline is None or not common:
         return row
     is_log = metric(name).is_log
-    sides = [np.array([side.values[seed] for seed in common]) for side in (own, baseline)]
-    ours, theirs = map(np.log, sides) if is_log else sides
+    ours, theirs = (np.array([side.values[seed] for seed in common]) for side in (own, baseline))
+    if is_log:
+        ours, theirs = np.log(ours), np.log(theirs)
     if len(common) > 1:
         row = row._replace(p_seeds=_known(paired_t(ours, theirs)), p_flips=sign_flip(ours, theirs))
     if not (own.statistics and baseline.statistics and own.sentences == baseline.sentences):
         found = mean_interval(ours - theirs)
         return row._replace(difference=_interval(np.exp(found).tolist() if is_log else found))
-    statistics = [_side_by_side(side, common) for side in (own, baseline)]
-    resampled = [_mean_bleu(resampled_sums(rows, RESAMPLES)) for rows in statistics]  # the same sentences of both
+    sides = [_side_by_side(side, common) for side in (own, baseline)]
+    resampled = [_mean_bleu(resampled_sums(rows, RESAMPLES)) for rows in sides]  # the same sentences of both
     return row._replace(
         difference=_interval(two_level_interval(ours - theirs, resampled[0] - resampled[1])),
-        p_sentences=approximate_randomization(_mean_bleu, *statistics),
-        p_bootstrap=paired_bootstrap(_mean_bleu, *statistics),
+        p_sentences=approximate_randomization(_mean_bleu, *sides),
+        p_bootstrap=paired_bootstrap(_mean_bleu, *sides),
     )
 
 
