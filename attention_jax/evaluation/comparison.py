@@ -56,7 +56,7 @@ class Interval(NamedTuple):
 class Row(NamedTuple):
     """A setting as it compares; None where there is nothing to say. p-values are of its difference.
 
-    Of a metric on the logarithm the difference is a factor, exp(ln own − ln baseline), a geometric mean over seeds; its
+    Of a metric on the logarithm the difference is a ratio, exp(ln own − ln baseline), a geometric mean over seeds; its
     tests are of logarithms.
     """
 
@@ -81,7 +81,7 @@ class Comparison(NamedTuple):
 
     @property
     def contrast(self) -> str:
-        """What a row's `difference` is: a "difference", or a "factor"."""
+        """What a row's `difference` is: a "difference", or a "ratio"."""
         return metric(self.metric).contrast
 
 

@@ -30,8 +30,8 @@ class Metric(NamedTuple):
 
     @property
     def contrast(self) -> str:
-        """What tells two values apart: their "difference", or, on the logarithm, the "factor" between them."""
-        return "factor" if self.is_log else "difference"
+        """What tells two values apart: their "difference", or, on the logarithm, the "ratio" between them."""
+        return "ratio" if self.is_log else "difference"
 
     def height(self, value: float | None) -> float:
         """The value so that more is better; −∞ where it is not finite or not known: what is lost is never best."""

@@ -18,7 +18,7 @@ from attention_jax.reports.figures import (
     new_figure,
     save,
 )
-from attention_jax.reports.page import Estimate, Factor, PValue, Table
+from attention_jax.reports.page import Estimate, PValue, Ratio, Table
 
 PARTS = ("mean", "low", "high")
 
@@ -139,8 +139,8 @@ def order_table(
     orders: Mapping[str, Any], groups: Sequence[str], title: str, what: str, height: str, baseline: str
 ) -> Table:
     """The settings of every group, best first, with their differences to the baseline; the best of each in bold."""
-    is_log = any("factor" in row for group in groups for row in orders[group])
-    contrast, cell = ("factor", Factor) if is_log else ("difference", Estimate)
+    is_log = any("ratio" in row for group in groups for row in orders[group])
+    contrast, cell = ("ratio", Ratio) if is_log else ("difference", Estimate)
     rows = [
         (group, row["setting"], _estimate(row), _estimate(row.get(contrast, {}), cell), _p(row))
         for group in groups

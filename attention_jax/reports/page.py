@@ -27,7 +27,7 @@ class Estimate(NamedTuple):
         return show_interval(*self)
 
 
-class Factor(Estimate):
+class Ratio(Estimate):
     """How many times another value one is, with its interval; it shows as ×1.05 [1.02, 1.09]."""
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ from attention_jax.evaluation.comparison import LEVEL, Comparison, Interval, Row
 from attention_jax.evaluation.metrics import metric
 from attention_jax.reports.figures import Line, Points, colours
 from attention_jax.reports.names import short_keys
-from attention_jax.reports.page import Estimate, Factor, PValue, Table
+from attention_jax.reports.page import Estimate, PValue, Ratio, Table
 
 TESTS = {
     "p, t": "p_seeds",
@@ -34,8 +34,8 @@ BY_SEEDS = (
     "Intervals are over seeds, those of differences over the seeds that both have. p-values against the baseline: "
     "paired t and exact sign flips over seeds; Holm's correction is of the former."
 )
-FACTORS = (
-    "A factor says how many times the baseline's value a setting's is, a geometric mean over seeds: below ×1 is less. "
+RATIOS = (
+    "A ratio says how many times the baseline's value a setting's is, a geometric mean over seeds: below ×1 is less. "
     "Its interval and its tests are of logarithms."
 )
 
@@ -172,7 +172,7 @@ def notes_of(answers: Sequence[Answer]) -> list[str]:
     tests[BY_SEEDS] = [name for name in _metrics_with(answers, "p_seeds") if name not in tests[BY_SENTENCES]]
     told = {note: names for note, names in tests.items() if names}
     shown = [note if len(told) == 1 else f"Of {', '.join(names)}: {note}" for note, names in told.items()]
-    shown += [FACTORS] * any(factors_in(one.comparison) for one in answers)
+    shown += [RATIOS] * any(has_ratios(one.comparison) for one in answers)
     chosen = [f"Bold: what is best by {answers[0].metric}."] if len(answers) > 1 else []
     return list(dict.fromkeys((*chosen, *shown, *(note for one in answers for note in one.notes))))
 
@@ -194,15 +194,15 @@ def estimate(found: Interval | None) -> Estimate | None:
 
 
 def difference(comparison: Comparison, row: Row) -> Estimate | None:
-    """A setting's difference to its baseline as a table's cell: a factor where the metric is on the logarithm."""
+    """A setting's difference to its baseline as a table's cell: a ratio where the metric is on the logarithm."""
     if row.difference is None:
         return None
-    return Factor(*row.difference) if comparison.contrast == "factor" else Estimate(*row.difference)
+    return Ratio(*row.difference) if comparison.contrast == "ratio" else Estimate(*row.difference)
 
 
-def factors_in(comparison: Comparison) -> bool:
-    """Whether settings are compared by factors, which a note explains."""
-    return comparison.contrast == "factor" and any(row.difference is not None for row in comparison.rows)
+def has_ratios(comparison: Comparison) -> bool:
+    """Whether settings are compared by ratios, which a note explains."""
+    return comparison.contrast == "ratio" and any(row.difference is not None for row in comparison.rows)
 
 
 def tested(comparison: Comparison, row: Row) -> str:

@@ -9,7 +9,7 @@ from attention_jax.errors import UserError
 from attention_jax.evaluation.comparison import LEVEL, Comparison, Measured, Row, compare, notes
 from attention_jax.evaluation.metrics import incomparable, metric
 from attention_jax.reports.page import show, show_number
-from attention_jax.reports.sweep import FACTORS, difference, estimate, factors_in, tested
+from attention_jax.reports.sweep import RATIOS, difference, estimate, has_ratios, tested
 from attention_jax.runs.config import flatten, nested
 from attention_jax.runs.experiment import Experiment
 from attention_jax.runs.folder import Run, read_config
@@ -185,7 +185,7 @@ def _written(runs: Sequence[Finished], found: Sequence[Comparison]) -> str:
     )
     lines = [_line(one, row, contrasts, named) for one in found for row in one.rows[1:]]
     table = tabulate(lines, headers=headers, tablefmt="github", disable_numparse=True)
-    explained = [HOW, *[FACTORS] * any(map(factors_in, found))]
+    explained = [HOW, *[RATIOS] * any(map(has_ratios, found))]
     said = [_said(one, row) for one in found for row in one.rows[1:]]
     return "\n\n".join([*said, table, *explained, *dict.fromkeys(note for one in found for note in notes(one))])
 
@@ -201,7 +201,7 @@ def _said(comparison: Comparison, row: Row) -> str:
 
 
 def _direction(name: str, difference: float) -> str:
-    """In which direction a difference, or a factor, is."""
+    """In which direction a difference, or a ratio, is."""
     row = metric(name)
     same = 1.0 if row.is_log else 0.0
     if difference == same:

@@ -98,15 +98,15 @@ def compare_values(changed, both, capsys, losses):
     return capsys.readouterr().out.split("\n\n")[0]
 
 
-def test_perplexities_are_compared_by_factors_beside_the_differences_of_others(both, capsys):
+def test_perplexities_are_compared_by_ratios_beside_the_differences_of_others(both, capsys):
     compare(*both, metrics=("validation.loss", "validation.perplexity"))
     out = capsys.readouterr().out
     of_loss, of_perplexity = rows_of(out)
-    assert (of_loss["factor"], of_perplexity["difference"]) == ("", "")
-    factor, difference = of_perplexity["factor"].split(" ")[0], of_loss["difference"].split(" ")[0]
-    assert float(factor.removeprefix("×")) == pytest.approx(np.exp(float(difference)), rel=1e-2)
+    assert (of_loss["ratio"], of_perplexity["difference"]) == ("", "")
+    ratio, difference = of_perplexity["ratio"].split(" ")[0], of_loss["difference"].split(" ")[0]
+    assert float(ratio.removeprefix("×")) == pytest.approx(np.exp(float(difference)), rel=1e-2)
     assert of_perplexity["p, t over seeds"] == of_loss["p, t over seeds"]
-    assert "A factor says how many times" in out
+    assert "A ratio says how many times" in out
 
 
 def test_a_seed_without_a_value_is_told_and_not_counted(both, changed, capsys):
