@@ -28,7 +28,7 @@ class Estimate(NamedTuple):
 
 
 class Ratio(Estimate):
-    """How many times another value one is, with its interval; it shows as ×1.05 [1.02, 1.09]."""
+    """A value divided by another, with its interval; it shows as ×1.05 [1.02, 1.09]."""
 
     def __str__(self) -> str:
         return f"×{show_interval(*self)}"

@@ -35,8 +35,8 @@ BY_SEEDS = (
     "paired t and exact sign flips over seeds; Holm's correction is of the former."
 )
 RATIOS = (
-    "A ratio says how many times the baseline's value a setting's is, a geometric mean over seeds: below ×1 is less. "
-    "Its interval and its tests are of logarithms."
+    "A ratio is a setting's value divided by the baseline's, the geometric mean over seeds: below ×1 is less. Its "
+    "interval and its tests are of logarithms."
 )
 
 

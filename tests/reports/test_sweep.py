@@ -131,7 +131,7 @@ def test_perplexities_are_told_by_ratios_which_a_note_explains():
     assert "], shown (p <.001, Holm)." in said([answer])[0]
     (of_ratios,) = difference_tables([answer])
     assert (of_ratios.title, of_ratios.columns[1]) == ("test.perplexity: ratios to the baseline", "ratio")
-    assert any(note.startswith("A ratio says how many times") for note in notes_of([answer]))
+    assert any(note.startswith("A ratio is") for note in notes_of([answer]))
     plain = answered("test.loss", perplexities, overrides)
     assert not any(note.startswith("A ratio") for note in notes_of([plain]))
     assert "By other metrics: test.perplexity 10.78 [9.77, 11.88], ratio ×0.501" in said([plain, answer])[0]
