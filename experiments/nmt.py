@@ -191,5 +191,5 @@ EXPERIMENT = Experiment(
     opened=OpenedTranslator,
     flops=lambda session: session.cost["flops"],
     conclude=conclude,
-    compared_by=("train.nll", "validation.perplexity_per_word", "validation.bleu"),
+    compared_by=("train.nll", "validation.perplexity_per_word", "validation.bleu", "validation.chrf"),
 )

@@ -54,7 +54,11 @@ class Interval(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A setting as it compares; None where there is nothing to say. p-values are of its difference."""
+    """A setting as it compares; None where there is nothing to say. p-values are of its difference.
+
+    Of a metric on the logarithm the difference is a ratio, exp(ln own − ln baseline), a geometric mean over seeds; its
+    tests are of logarithms.
+    """
 
     measured: Measured
     value: Interval | None = None
@@ -75,9 +79,16 @@ class Comparison(NamedTuple):
     order: tuple[int, ...]  # group after group, the best first; settings that lost seeds after the others
     best: frozenset[int]  # of each group: the best mean, shared or not, among settings that lost no seed
 
+    @property
+    def contrast(self) -> str:
+        """What a row's `difference` is: a "difference", or a "ratio"."""
+        return metric(self.metric).contrast
+
 
 def compare(name: str, measured: Sequence[Measured], baselines: Sequence[int | None]) -> Comparison:
     """Every setting's mean with its interval, and its difference to its baseline with interval and p-values.
+
+    A metric on the logarithm is compared by it: see `Row`.
 
     Holm's correction is over all differences. Raises UserError where there is no metric of that name.
     """
@@ -135,7 +146,7 @@ def interval(name: str, values: Sequence[float] | Float[np.ndarray, " n"]) -> In
 
 def records(comparison: Comparison) -> list[dict[str, Any]]:
     """The rows in order, as dicts for JSON; what is None is left out."""
-    return [_record(comparison.rows[index]) for index in comparison.order]
+    return [_record(comparison.rows[index], comparison.contrast) for index in comparison.order]
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -159,11 +170,15 @@ def _row(name: str, own: Measured, baseline: Measured | None) -> Row:
     common = [seed for seed in own.values if baseline is not None and seed in baseline.values]
     if baseline is None or not common:
         return row
+    is_log = metric(name).is_log
     ours, theirs = (np.array([side.values[seed] for seed in common]) for side in (own, baseline))
+    if is_log:
+        ours, theirs = np.log(ours), np.log(theirs)
     if len(common) > 1:
         row = row._replace(p_seeds=_known(paired_t(ours, theirs)), p_flips=sign_flip(ours, theirs))
     if not (own.statistics and baseline.statistics and own.sentences == baseline.sentences):
-        return row._replace(difference=_interval(mean_interval(ours - theirs)))
+        found = mean_interval(ours - theirs)
+        return row._replace(difference=_interval(np.exp(found).tolist() if is_log else found))
     sides = [_side_by_side(side, common) for side in (own, baseline)]
     resampled = [_mean_bleu(resampled_sums(rows, RESAMPLES)) for rows in sides]  # the same sentences of both
     return row._replace(
@@ -210,13 +225,13 @@ def _best(name: str, rows: Sequence[Row], order: Sequence[int]) -> frozenset[int
     return frozenset().union(*best.values())
 
 
-def _record(row: Row) -> dict[str, Any]:
+def _record(row: Row, contrast: str) -> dict[str, Any]:
     own = row.measured
     found: dict[str, Any] = {"setting": own.setting, "seeds": len(own.values)}
     found |= {"group": own.group} if own.group else {}
     found |= {"lost": len(own.lost)} if own.lost else {}
     found |= _written(row.value) if row.value else {}
-    found |= {"difference": _written(row.difference)} if row.difference else {}
+    found |= {contrast: _written(row.difference)} if row.difference else {}
     return found | {name: p for name in TESTS if (p := getattr(row, name)) is not None}
 
 
@@ -224,7 +239,7 @@ def _written(found: Interval) -> dict[str, float]:
     return {name: value for name, value in found._asdict().items() if value is not None}
 
 
-def _interval(found: tuple[float, float, float]) -> Interval:
+def _interval(found: Sequence[float]) -> Interval:
     return Interval(found[0], _known(found[1]), _known(found[2]))
 
 

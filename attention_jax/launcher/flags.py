@@ -56,7 +56,7 @@ data for TFDS.
   {program} --config=configs/nmt.py:bahdanau,tatoeba --config.data.path=PATH/fra.txt --workdir=runs/mine
   {program} --workdir=runs/mine --mode=report
   echo "The cat is not black." | {program} --workdir=runs/mine --mode=translate
-  printf 'ROMEO:\n' | {program} --workdir=runs/shakespeare --mode=generate
+  printf 'ROMEO:\\n' | {program} --workdir=runs/shakespeare --mode=generate
   {program} --config=configs/nmt.py:bahdanau,embedded --mode=sweep --workdir=runs/sweep
   {program} --mode=compare --runs=runs/mine,runs/other
   {program} --config=configs/nmt.py:bahdanau,tsv --config.data.path=PATH --mode=prepare --output=TFDS/fra

@@ -21,14 +21,12 @@ from attention_jax.runs.training import train_run
 from attention_jax.sweeps.answer import write_answer
 from attention_jax.sweeps.comparing import compare_runs
 from attention_jax.sweeps.engines import ENGINES, Work
-from attention_jax.sweeps.folder import Sweep, failures, is_sweep, open_sweep
+from attention_jax.sweeps.folder import Sweep, failures, is_sweep, open_sweep, refuse_sweep
 from attention_jax.sweeps.planning import describe_plan, make_plan, preview
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.working import work
 from attention_jax.training.cost import cost
 from attention_jax.training.replay import watched
-
-SHOWN_CELLS = 8  # of a sweep, in a message
 
 
 def train(experiment: Experiment, request: Request) -> None:
@@ -169,6 +167,7 @@ def work_on_sweep(experiment: Experiment, request: Request) -> None:
 
 def compare(experiment: Experiment, request: Request) -> None:
     """Say whether finished runs differ from the first of --runs, with the tests of a sweep and no plan."""
+    _require_folders(output=request.output)
     text = compare_runs(experiment, request.runs, request.metrics)
     if request.output == "-":
         print(text)
@@ -210,16 +209,7 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
 def _require_one_run(request: Request, mode: str) -> None:
     """Raise UserError where no run was started, or the folder is a sweep's, which has many."""
     request.require_run()
-    if not is_sweep(request.workdir):
-        return
-    cells = sorted(path.name for path in (request.workdir / "cells").glob("*") if (path / "result.json").exists())
-    if not cells:
-        raise UserError(f"{request.workdir}: a sweep, none of whose cells is done. Go on with it: --mode=sweep.")
-    named = ", ".join(cells[:SHOWN_CELLS]) + ", …" * (len(cells) > SHOWN_CELLS)
-    raise UserError(
-        f"{request.workdir}: a sweep, and --mode={mode} is of one run: choose one of its {len(cells)} finished cells, "
-        f"{named}: --workdir={request.workdir / 'cells' / cells[0]}"
-    )
+    refuse_sweep(request.workdir, mode, "--workdir")
 
 
 def _require_folders(**outputs: str) -> None:

@@ -18,7 +18,7 @@ from attention_jax.reports.figures import (
     new_figure,
     save,
 )
-from attention_jax.reports.page import Estimate, PValue, Table
+from attention_jax.reports.page import Estimate, PValue, Ratio, Table
 
 PARTS = ("mean", "low", "high")
 
@@ -139,20 +139,24 @@ def order_table(
     orders: Mapping[str, Any], groups: Sequence[str], title: str, what: str, height: str, baseline: str
 ) -> Table:
     """The settings of every group, best first, with their differences to the baseline; the best of each in bold."""
+    is_log = any("ratio" in row for group in groups for row in orders[group])
+    contrast, cell = ("ratio", Ratio) if is_log else ("difference", Estimate)
     rows = [
-        (group, row["setting"], _estimate(row), _estimate(row.get("difference", {})), _p(row))
+        (group, row["setting"], _estimate(row), _estimate(row.get(contrast, {}), cell), _p(row))
         for group in groups
         for row in orders[group]
     ]
     firsts = {group: orders[group][0]["mean"] for group in groups if orders[group] and "lost" not in orders[group][0]}
     means = [(group, row["mean"]) for group in groups for row in orders[group]]
     best = {(index, 2) for index, (group, mean) in enumerate(means) if mean == firsts.get(group)}
-    note = "Means over seeds with 95% intervals." + (f" Differences are to {baseline}." if baseline else "")
-    return Table(title, ("group", what, height, "difference", "p, t"), rows, note, best=best)
+    note = "Means over seeds with 95% intervals." + (
+        f" {contrast.capitalize()}s are to {baseline}." if baseline else ""
+    )
+    return Table(title, ("group", what, height, contrast, "p, t"), rows, note, best=best)
 
 
-def _estimate(found: Mapping[str, Any]) -> Estimate | None:
-    return Estimate(found["mean"], found.get("low"), found.get("high")) if "mean" in found else None
+def _estimate(found: Mapping[str, Any], cell: type[Estimate] = Estimate) -> Estimate | None:
+    return cell(found["mean"], found.get("low"), found.get("high")) if "mean" in found else None
 
 
 def _p(row: Mapping[str, Any]) -> PValue | None:

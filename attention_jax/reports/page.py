@@ -27,6 +27,13 @@ class Estimate(NamedTuple):
         return show_interval(*self)
 
 
+class Ratio(Estimate):
+    """A value divided by another, with its interval; it shows as ×1.05 [1.02, 1.09]."""
+
+    def __str__(self) -> str:
+        return f"×{show_interval(*self)}"
+
+
 class PValue(NamedTuple):
     """The p-value of a test; it shows as `show_p` says."""
 

@@ -8,7 +8,7 @@ from attention_jax.reports.figures import Figure, Line
 from attention_jax.reports.page import Estimate, Table, render, show_number
 
 Flat = Mapping[str, Any]  # dotted names
-SIZES = ("encoder_layers", "decoder_layers", "layers", "width", "hidden", "heads", "positions", "score")
+SIZES = ("encoder_layers", "decoder_layers", "layers", "width", "hidden", "heads", "positions")
 NOT_SHOWN = ("ci95", "data", "members", "costs")  # parts of a result that are no numbers of their own
 
 

@@ -7,7 +7,7 @@ from attention_jax.evaluation.comparison import LEVEL, Comparison, Interval, Row
 from attention_jax.evaluation.metrics import metric
 from attention_jax.reports.figures import Line, Points, colours
 from attention_jax.reports.names import short_keys
-from attention_jax.reports.page import Estimate, PValue, Table
+from attention_jax.reports.page import Estimate, PValue, Ratio, Table
 
 TESTS = {
     "p, t": "p_seeds",
@@ -33,6 +33,10 @@ BY_SENTENCES = (
 BY_SEEDS = (
     "Intervals are over seeds, those of differences over the seeds that both have. p-values against the baseline: "
     "paired t and exact sign flips over seeds; Holm's correction is of the former."
+)
+RATIOS = (
+    "A ratio is a setting's value divided by the baseline's, the geometric mean over seeds: below ×1 is less. Its "
+    "interval and its tests are of logarithms."
 )
 
 
@@ -116,7 +120,7 @@ def settings_table(answers: Sequence[Answer]) -> Table:
     columns |= {one.metric: [estimate(one.comparison.rows[index].value) for index in order] for one in answers}
     columns[""] = [_mark(lead, index) for index in order]
     if len(answers) == 1:
-        columns["difference"] = [estimate(row.difference) for row in rows]
+        columns[lead.comparison.contrast] = [difference(lead.comparison, row) for row in rows]
         columns["p, Holm"] = [_p(row.p_adjusted) for row in rows]
     columns["not counted"] = [_not_counted(lead.settings[index].ends) for index in order]
     chosen = [height for height, index in enumerate(order) if index in lead.comparison.best]
@@ -129,11 +133,12 @@ def difference_tables(answers: Sequence[Answer]) -> list[Table]:
     """Of each metric, the differences to the baseline with their intervals and every p-value."""
     tables = []
     for answer in answers:
-        order = [index for index in answer.comparison.order if answer.comparison.rows[index].difference is not None]
-        rows = [answer.comparison.rows[index] for index in order]
-        columns = columns_of_settings(answer, order) | {"difference": [estimate(row.difference) for row in rows]}
+        found, what = answer.comparison, answer.comparison.contrast
+        order = [index for index in found.order if found.rows[index].difference is not None]
+        rows = [found.rows[index] for index in order]
+        columns = columns_of_settings(answer, order) | {what: [difference(found, row) for row in rows]}
         columns |= {title: [_p(getattr(row, name)) for row in rows] for title, name in TESTS.items()}
-        table = _kept(f"{answer.metric}: differences to the baseline", columns)
+        table = _kept(f"{answer.metric}: {what}s to the baseline", columns)
         tables += [table._replace(folded=len(answers) == 1)] if rows else []
     return tables
 
@@ -167,6 +172,7 @@ def notes_of(answers: Sequence[Answer]) -> list[str]:
     tests[BY_SEEDS] = [name for name in _metrics_with(answers, "p_seeds") if name not in tests[BY_SENTENCES]]
     told = {note: names for note, names in tests.items() if names}
     shown = [note if len(told) == 1 else f"Of {', '.join(names)}: {note}" for note, names in told.items()]
+    shown += [RATIOS] * any(has_ratios(one.comparison) for one in answers)
     chosen = [f"Bold: what is best by {answers[0].metric}."] if len(answers) > 1 else []
     return list(dict.fromkeys((*chosen, *shown, *(note for one in answers for note in one.notes))))
 
@@ -185,6 +191,30 @@ def columns_of_settings(answer: Answer, order: Sequence[int]) -> dict[str, list[
 def estimate(found: Interval | None) -> Estimate | None:
     """A mean and its interval as a table's cell."""
     return None if found is None else Estimate(*found)
+
+
+def difference(comparison: Comparison, row: Row) -> Estimate | None:
+    """A setting's difference to its baseline as a table's cell: a ratio where the metric is on the logarithm."""
+    if row.difference is None:
+        return None
+    return Ratio(*row.difference) if comparison.contrast == "ratio" else Estimate(*row.difference)
+
+
+def has_ratios(comparison: Comparison) -> bool:
+    """Whether settings are compared by ratios, which a note explains."""
+    return comparison.contrast == "ratio" and any(row.difference is not None for row in comparison.rows)
+
+
+def tested(comparison: Comparison, row: Row) -> str:
+    """A setting's difference to its baseline and whether it is shown; "" where there is none."""
+    found = difference(comparison, row)
+    if found is None:
+        return ""
+    if row.p_adjusted is None:
+        return f"{found}, without a test"
+    shown = str(PValue(row.p_adjusted))
+    verdict = "shown" if row.p_adjusted < LEVEL else "not shown to be more than chance"
+    return f"{found}, {verdict} (p {shown if shown[0] in '<>' else f'= {shown}'}, Holm)"
 
 
 def _in_group(answer: Answer, group: str) -> list[int]:
@@ -209,28 +239,21 @@ def _said_of_group(answers: Sequence[Answer], group: str, indices: Sequence[int]
 
 def _standing(answers: Sequence[Answer], index: int) -> Iterator[str]:
     """Whether a setting's difference to its baseline is shown, and what other metrics say of it."""
-    lead, *others = answers
-    baseline = lead.comparison.baselines[index]
+    found, *others = [one.comparison for one in answers]
+    baseline = found.baselines[index]
     if index == baseline:
         yield "It is the baseline."
-    elif baseline is not None and (told := _difference(lead.comparison.rows[index])):
-        yield f"Its difference to the baseline ({lead.comparison.rows[baseline].measured.setting}) is {told}."
-    rows = {one.metric: one.comparison.rows[index] for one in others}
-    parts = {name: (str(estimate(row.value)), _difference(row)) for name, row in rows.items() if row.value}
-    if parts:
-        told = "; ".join(name + " " + ", difference ".join(filter(None, part)) for name, part in parts.items())
-        yield f"By other metrics: {told}."
+    elif baseline is not None and (told := tested(found, found.rows[index])):
+        yield f"Its {found.contrast} to the baseline ({found.rows[baseline].measured.setting}) is {told}."
+    parts = [_of_other(one, one.rows[index]) for one in others]
+    if any(parts):
+        yield f"By other metrics: {'; '.join(filter(None, parts))}."
 
 
-def _difference(own: Row) -> str:
-    """A setting's difference to its baseline and whether it is shown; "" where there is none."""
-    if own.difference is None:
-        return ""
-    if own.p_adjusted is None:
-        return f"{estimate(own.difference)}, without a test"
-    shown = str(PValue(own.p_adjusted))
-    verdict = "shown" if own.p_adjusted < LEVEL else "not shown to be more than chance"
-    return f"{estimate(own.difference)}, {verdict} (p {shown if shown[0] in '<>' else f'= {shown}'}, Holm)"
+def _of_other(comparison: Comparison, row: Row) -> str:
+    told = tested(comparison, row)
+    found = f"{comparison.metric} {estimate(row.value)}" + (f", {comparison.contrast} {told}" if told else "")
+    return found if row.value else ""
 
 
 def _over(rows: Sequence[Row]) -> str:

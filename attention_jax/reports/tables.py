@@ -13,7 +13,7 @@ WIDTH = 120  # characters of a line
 ESCAPED = {
     **{letter: f"\\{letter}" for letter in "_%&#${}"},
     **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
-    **{"<": r"$<$", ">": r"$>$", "→": r"$\to$", "…": r"\ldots{}", "∞": r"$\infty$"},
+    **{"<": r"$<$", ">": r"$>$", "→": r"$\to$", "…": r"\ldots{}", "∞": r"$\infty$", "×": r"$\times$"},
 }
 LATEX = r"""% \usepackage{{booktabs}}
 \begin{{table}}

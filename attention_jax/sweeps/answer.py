@@ -10,6 +10,7 @@ import numpy as np
 from attention_jax.errors import UserError
 from attention_jax.evaluation.comparison import Measured, notes, records
 from attention_jax.evaluation.comparison import compare as compare_settings
+from attention_jax.evaluation.metrics import metric as metric_of
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.learning import learning_line
 from attention_jax.reports.names import name_of_group, names_of
@@ -43,6 +44,11 @@ CHOSEN = "The first seeds ({}) chose at the rungs which settings go on; they are
 CHOSE = (
     "Settings were chosen at rungs by the seeds that are reported: those that went on were lucky there, and their "
     "intervals cover less than 95%. config.population.halving_seeds sets seeds apart that choose."
+)
+
+UNKNOWN = (
+    "{}: some tokenizers do not know up to {:,} tokens of the held-out text, and others fewer. No loss counts what "
+    "such a token hides: figures of settings with different tokenizers do not compare exactly."
 )
 
 
@@ -136,7 +142,7 @@ def _answer(sweep: Sweep, name: str) -> Answer | None:
     if not any(one.values for one in measured):
         return None
     compared = compare_settings(name, measured, [one.baseline for one in named])
-    return Answer(compared, settings, (*_of_rungs(sweep, settings), *notes(compared)))
+    return Answer(compared, settings, (*_of_rungs(sweep, settings), *_of_unknown(sweep, name), *notes(compared)))
 
 
 class _Named(NamedTuple):
@@ -251,14 +257,20 @@ def _without_seeds(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sentence_scores(cell: Path, metric: str, result: Mapping[str, Any] | None) -> tuple[dict[int, np.ndarray], str]:
-    """Each seed's statistics of every sentence, and what tells these sentences from others."""
+    """Each seed's statistics of every sentence, and what tells sentences, and how they are counted, from others."""
     path, split = cell / "scores.npz", metric.partition(".")[0]
     if result is None or not path.exists():
         return {}, ""
     with np.load(path) as found:
         if metric not in found:
             return {}, ""
-        return dict(zip(result["seeds"], found[metric], strict=False)), str(found[f"{split}.references"])
+        counted = f"{found[f'{split}.references']} {signature_of(result, metric)}"
+        return dict(zip(result["seeds"], found[metric], strict=False)), counted
+
+
+def signature_of(result: Mapping[str, Any], metric: str) -> str:
+    """How a result's scores were counted, as sacreBLEU's signature says, but for its version; "" where it says none."""
+    return flatten(members_of(result)[0][1]).get(f"{metric}_signature", "").partition("|version")[0]
 
 
 def learning_curve(lines: Sequence[Mapping[str, Any]], metric: str) -> Curve:
@@ -281,6 +293,15 @@ def _attention(cell: Path) -> dict[str, Any] | None:
         if "attention.0" not in found:
             return None
         return {part: found[f"attention.0{part}"] for part in ("", ".source", ".target")}
+
+
+def _of_unknown(sweep: Sweep, name: str) -> list[str]:
+    """A note where tokenizers differ in how much of the held-out text they do not know, of a metric of that text."""
+    if not metric_of(name).of_text:
+        return []
+    path, results = f"data.splits.{name.partition('.')[0]}.unknown", map(read_result, map(sweep.cell, sweep.plan.cells))
+    counts = {flatten(result).get(path, 0) for result in results if result is not None}
+    return [UNKNOWN.format(name, max(counts))] if len(counts) > 1 else []
 
 
 def _of_rungs(sweep: Sweep, settings: Sequence[Setting]) -> list[str]:

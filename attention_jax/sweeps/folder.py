@@ -34,6 +34,7 @@ from attention_jax.sweeps.cells import VARIANT
 from attention_jax.sweeps.plan import Plan, Program, read_plan
 from attention_jax.sweeps.settings import SECTIONS
 
+SHOWN_CELLS = 8  # in a message
 _FOLDERS: dict[tuple[Path, str], Path] = {}  # data is identified once a process
 
 
@@ -188,6 +189,20 @@ def read_result(cell: Path) -> dict | None:
 def is_sweep(path: Path) -> bool:
     """Whether the folder is a sweep's."""
     return (path / "plan.json").exists()
+
+
+def refuse_sweep(path: Path, mode: str, flag: str) -> None:
+    """Raise UserError where the folder is a sweep's, with its finished cells: the mode is of one run, `flag`'s."""
+    if not is_sweep(path):
+        return
+    cells = sorted(cell.name for cell in (path / "cells").glob("*") if (cell / "result.json").exists())
+    if not cells:
+        raise UserError(f"{path}: a sweep, none of whose cells is done. Go on with it: --mode=sweep.")
+    named = ", ".join(cells[:SHOWN_CELLS]) + ", …" * (len(cells) > SHOWN_CELLS)
+    raise UserError(
+        f"{path}: a sweep, and --mode={mode} is of one run: choose one of its {len(cells)} finished cells, "
+        f"{named}: {flag}={path / 'cells' / cells[0]}"
+    )
 
 
 def open_sweep(experiment: Experiment, path: Path) -> Sweep:

@@ -73,6 +73,20 @@ def test_what_changes_the_objective_is_not_compared_by_the_objective(sweeper):
         sweeper.run(rates, train__best_by="train.nll", train__steps=12, mode="report", sweep__metric="train.loss")
 
 
+@pytest.mark.parametrize(
+    ("space", "metric", "better"),
+    [
+        (grid("data.min_count", (1, 6)), "validation.perplexity_per_word", "validation.bleu"),
+        (grid("evaluate.bleu_tokens", ("13a", "moses")), "test.bleu", "validation.loss"),
+    ],
+)
+def test_what_does_not_measure_the_same_of_all_settings_is_refused_with_what_does(sweeper, space, metric, better):
+    (key,) = {key for one in space for key in one}
+    with pytest.raises(UserError, match=rf"differ in {key}, which changes what {metric} .*metric={better}\."):
+        sweeper.run(space, sweep__metric=metric)
+    assert not (sweeper.folder / "sweep").exists()
+
+
 def test_one_seed_of_a_setting_is_in_one_cell(sweeper):
     with pytest.raises(UserError, match="seed 1 of one setting is in two cells"):
         sweeper.run(grid("seeds", ((0, 1), (1, 2))))

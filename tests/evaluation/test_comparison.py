@@ -43,6 +43,32 @@ def test_an_interval_of_a_difference_covers_it_as_often_as_it_says(random):
     assert np.mean([covers() for _ in range(DRAWS)]) == pytest.approx(0.95, abs=0.015)
 
 
+def test_perplexities_are_compared_as_their_losses_are_and_the_difference_is_a_ratio(random):
+    nats = random.normal(3.0, 0.4, size=(3, 5))
+    of_losses, of_perplexities = (
+        compare(name, [measured(setting, row) for setting, row in zip("abc", values, strict=True)], (0, 0, 0))
+        for name, values in (("validation.loss", nats), ("validation.perplexity", np.exp(nats)))
+    )
+    assert (of_losses.contrast, of_perplexities.contrast) == ("difference", "ratio")
+    for plain, ratio in zip(of_losses.rows[1:], of_perplexities.rows[1:], strict=True):
+        np.testing.assert_allclose(ratio.difference, np.exp(plain.difference))
+        for test in ("p_seeds", "p_flips", "p_adjusted"):
+            assert getattr(ratio, test) == pytest.approx(getattr(plain, test))
+    written = records(of_perplexities)
+    assert [[*row["ratio"]] for row in written if "ratio" in row] == [["mean", "low", "high"]] * 2
+    assert not any("difference" in row for row in written)
+
+
+def test_a_ratio_is_the_same_whichever_of_a_skewed_metric_s_settings_is_the_baseline():
+    sides = [measured("a", [1.0, 2.0, 30.0]), measured("b", [10.0, 2.2, 280.0])]
+    forth, back = (compare("test.perplexity", pair, (0, 0)).rows[1] for pair in (sides, sides[::-1]))
+    np.testing.assert_allclose(np.reciprocal(forth.difference), np.take(back.difference, [0, 2, 1]))
+    assert forth.p_seeds == pytest.approx(back.p_seeds)
+    one = compare("test.perplexity", [measured("a", [4.0]), measured("b", [6.0])], (0, 0)).rows[1].difference
+    assert one.mean == pytest.approx(1.5)
+    assert one.low is None
+
+
 WORDS = np.array(["the", "a", "man", "dog", "runs", "sleeps", "in", "park", ".", "big"])
 
 

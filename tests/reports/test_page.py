@@ -172,6 +172,8 @@ def test_what_is_not_known_of_a_run_is_not_told():
     facts = facts_of(CONFIG, RESULT)
     assert facts["model"] == "transformer, width 32, 61,097 parameters"
     assert facts["training"] == "seeds 0, 1"
+    asked = {"model.kwargs.score": "cosine", "model.kwargs.normalize": "sigmoid"}
+    assert facts_of(CONFIG | asked, {})["model"] == "transformer, score cosine, normalize sigmoid, width 32"
     assert facts["cost"] == "1.92e+11 FLOPs a seed"
 
 

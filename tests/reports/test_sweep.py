@@ -120,6 +120,23 @@ def test_a_difference_that_is_shown_is_said_so_and_one_that_is_not_too():
     assert "without a test" in said([answered("test.loss", apart[:, :1], overrides)])[0]
 
 
+def test_perplexities_are_told_by_ratios_which_a_note_explains():
+    overrides = [{"a": 1}, {"a": 2}]
+    perplexities = np.array([[20.0, 21.0, 22.0, 23.0], [10.0, 10.5, 11.1, 11.5]])
+    answer = answered("test.perplexity", perplexities, overrides)
+    table = settings_table([answer])
+    assert table.columns == ("a", "test.perplexity", "", "ratio", "p, Holm")
+    assert str(table.rows[0][3]).startswith("×0.501")
+    assert "Its ratio to the baseline (1) is ×0.501" in said([answer])[0]
+    assert "], shown (p <.001, Holm)." in said([answer])[0]
+    (of_ratios,) = difference_tables([answer])
+    assert (of_ratios.title, of_ratios.columns[1]) == ("test.perplexity: ratios to the baseline", "ratio")
+    assert any(note.startswith("A ratio is") for note in notes_of([answer]))
+    plain = answered("test.loss", perplexities, overrides)
+    assert not any(note.startswith("A ratio") for note in notes_of([plain]))
+    assert "By other metrics: test.perplexity 10.78 [9.77, 11.88], ratio ×0.501" in said([plain, answer])[0]
+
+
 def test_a_pivot_of_two_factors_has_each_setting_as_the_table_has_it(random):
     values, overrides = grid(random, RATES, DROPOUTS)
     answer = answered("validation.loss", values, overrides)
@@ -279,3 +296,6 @@ def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_g
         ("two", "b", Estimate(9.0), None, None),
     ]
     assert table.best == {(0, 2)}
+    of_ratios = order_table({"one": [rows[0] | {"ratio": {"mean": 0.5}}]}, ["one"], "t", "setting", "perplexity", "b")
+    assert (of_ratios.columns[3], str(of_ratios.rows[0][3])) == ("ratio", "×0.5")
+    assert of_ratios.note.endswith("Ratios are to b.")

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from attention_jax.reports.page import Estimate, PValue, Table
+from attention_jax.reports.page import Estimate, PValue, Ratio, Table
 from attention_jax.reports.tables import WIDTH, as_csv, as_latex, as_markdown, escape, write_tables
 
 THIRD = 1 / 3
@@ -45,6 +45,13 @@ def test_latex_has_the_best_in_bold_ties_and_all_with_small_intervals_and_its_ca
     body = text.partition(r"\midrule")[2].partition(r"\bottomrule")[0].strip().splitlines()
     assert [len(re.findall(r"(?<!\\)&", line)) for line in body] == [4] * 3
     assert all(line.endswith(r"\\") for line in body)
+
+
+def test_a_ratio_is_told_from_a_difference_in_every_kind_of_table():
+    table = Table("t", ("setting", "ratio"), [("a", Ratio(1.052, 1.021, 1.09))])
+    assert "| a       | ×1.052 [1.021, 1.090] |" in as_markdown(table)
+    assert r"a & $\times$1.052 {\scriptsize [1.021, 1.090]} \\" in as_latex(table)
+    assert as_csv(table) == [["setting", "ratio", "ratio low", "ratio high"], ["a", 1.052, 1.021, 1.09]]
 
 
 def test_every_special_letter_is_escaped_once():

@@ -95,6 +95,22 @@ def test_of_several_metrics_the_first_leads_and_all_are_in_its_order(tmp_path):
             compared(asked)
 
 
+def test_where_tokenizers_know_different_shares_of_a_text_what_is_measured_of_it_says_so(tmp_path):
+    sweep = sweep_of(tmp_path, {1.0: {0: 0.1, 1: 0.2}, 0.5: {0: 0.4, 1: 0.5}}, metric="validation.bits_per_byte")
+    names = [*sweep.plan.cells]
+
+    def noted(unknown):
+        for name in names:
+            path = sweep.cell(name) / "result.json"
+            split = {"unknown": unknown if name == names[0] else 0}
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"data": {"splits": {"validation": split}}}))
+        return [note for note in notes_of(compare(sweep)) if "do not know" in note]
+
+    assert noted(0) == []
+    (note,) = noted(12)
+    assert note.startswith("validation.bits_per_byte: some tokenizers do not know up to 12 tokens")
+
+
 def test_seeds_that_choose_at_rungs_are_not_reported_and_where_all_do_both_the_caption_says_so(tmp_path):
     values = {1.0: {0: 9.0, 1: 9.0, 2: 0.3, 3: 0.5}, 0.5: {0: 9.0, 1: 9.0, 2: 0.4, 3: 0.6}}
     halving = {"halving": 0.5, "rungs": (10,)}
@@ -173,7 +189,7 @@ def test_a_rung_that_some_cell_has_not_reached_drops_nothing(tmp_path, capsys):
         '{"step": 10, "seconds": 1.0, "seed": 0, "validation.loss": 1.0}\n'
     )
     drop_worst(sweep, [first, second], 10)
-    assert "1 cells have not reached it, and nothing is dropped" in capsys.readouterr().err
+    assert "1 cells have not reached it: nothing is dropped" in capsys.readouterr().err
     assert not any(map(sweep.is_done, sweep.plan.cells))
 
 

@@ -14,9 +14,14 @@ TASK = "translation"
 
 
 def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, palette: Mapping[str, str]) -> Conclusion:
-    """Curves of test BLEU by source length, and the order of settings by test BLEU unless the sweep has it already."""
+    """Curves of test BLEU by source length, and the order of settings by test BLEU unless the sweep has it already.
+
+    Nothing if settings that are compared count other tokens: theirs is not one BLEU.
+    """
     cells = [cell for cell in cells if cell.result["status"] == "diverged" or "test" in cell.result["members"][0]]
-    if all(cell.result["status"] == "diverged" for cell in cells):
+    counted = {(cell.group, cell.config.evaluate.bleu_tokens) for cell in cells}
+    is_one_bleu = len(counted) == len({group for group, _ in counted})
+    if not is_one_bleu or all(cell.result["status"] == "diverged" for cell in cells):
         return Conclusion({"orders": {}}, [], [])
     scores = gather([(cell.setting, cell.group or TASK, cell.result) for cell in cells], _of_member)
     baseline = cells[0].baseline
