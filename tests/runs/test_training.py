@@ -22,8 +22,8 @@ def test_a_timetable_has_the_configs_numbers_and_the_height_of_what_is_best():
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ({"pace": 3}, "config.train.pace: no such setting; the settings are steps, steps_per_call, "),
-        ({"keep_last": "absent"}, "config.train.keep_last: is missing from the config; the settings are steps, "),
+        ({"pace": 3}, "config.train.pace: no such key; there are steps, steps_per_call, "),
+        ({"keep_last": "absent"}, "the config has no .train.keep_last"),
         ({"log_every": 0}, "config.train.log_every=0: needs 1 or more"),
         ({"best_by": "validation.beauty"}, "config.train.best_by='validation.beauty': no metric of that name"),
         ({"best_by": "train.tokens"}, "config.train.best_by='train.tokens': neither more nor less of it is better"),

@@ -19,11 +19,11 @@ def test_a_sweep_of_a_version_with_fewer_settings_has_the_defaults_of_the_others
     assert (found.sweep.metric, found.sweep.baseline) == ("validation.loss", "")
 
 
-def test_a_group_takes_the_steps_of_its_config_or_what_the_experiment_says_and_no_default(tmp_path):
+def test_a_program_takes_the_steps_of_its_config_or_what_the_experiment_says_and_no_default(tmp_path):
     sweep = sweep_of(tmp_path, {1e-3: {0: 1.0}}, steps=30)
-    (group,) = sweep.plan.groups
-    assert sweep.steps(group) == 30
-    untrained = group._replace(config={"experiment": "kernel_regression"})
+    (program,) = sweep.plan.programs
+    assert sweep.steps(program) == 30
+    untrained = program._replace(config={"experiment": "kernel_regression"})
     with pytest.raises(AttributeError, match="train"):
         sweep.steps(untrained)
     for name in ("kernel_regression", "sequence_layers"):
