@@ -6,9 +6,9 @@ import hashlib
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attention_jax.runs.provenance import git
 from attention_jax.runs.source import Source, read_source
@@ -86,6 +86,22 @@ def changes(commit: str, paths: Collection[str]) -> list[str] | None:
         return None
     new = set(paths) - set(there.split())
     return [path for path in sorted({*edited.split(), *new}) if path in new or not _says_the_same(commit, path)]
+
+
+def changed_since(made_by: Sequence[Mapping[str, Any]], now: Code) -> str:
+    """How today's code differs from that of results, by the `code` in them; "" where it does not."""
+    other = [one for one in made_by if one.get("version") != now.version]
+    if not other:
+        return ""
+    own = [path for path in now.files if (ROOT / path).is_file()]
+    known = [None if one["changed"] is not False else changes(one["commit"], own) for one in other]
+    files = {path for found in known for path in found or ()}
+    if files:
+        return f"changed since: {shown(files)}"
+    if known == [[]] * len(known) and not any("version" in one for one in other):
+        return ""
+    there = ", ".join(str(one.get("version", one["commit"] or "no commit")) for one in other)
+    return f"which files have changed since is not known ({there} there, {now.version} now)"
 
 
 def _says_the_same(commit: str, path: str) -> bool:
