@@ -183,6 +183,7 @@ def test_groups_are_columns_each_with_its_own_best(random):
     answer = answered("area.token_accuracy", both, doubled, ["copy"] * 3 + ["sort"] * 3)
     (table,), notes = grid_tables([answer], ("data.task",))
     assert notes == []
+    assert table.title == "area.token_accuracy by task"
     assert table.columns == ("setting", "copy", "sort")
     assert table.best == {(np.argmax(values.mean(1)), 1), (np.argmin(values.mean(1)), 2)}
     assert [line.partition(":")[0] for line in said([answer])] == ["copy", "sort"]

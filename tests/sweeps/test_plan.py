@@ -1,5 +1,7 @@
 """The plan: what shares a program, and that it holds."""
 
+import json
+
 import pytest
 
 from attention_jax.errors import UserError
@@ -36,6 +38,7 @@ def test_what_was_planned_holds_when_cells_are_added():
 def test_a_plan_is_read_as_it_was_written(tmp_path):
     plan = plan_of(cell("a", rate=1.0), cell("b", layers=2))
     (tmp_path / "plan.json").write_text(to_json(plan))
+    assert {*json.loads(to_json(plan))} == {"code", "files", "cells", "groups"}  # as every version wrote it
     assert read_plan(tmp_path / "plan.json") == plan
     assert read_plan(tmp_path / "none.json") is None
     (tmp_path / "plan.json").write_text("{")
