@@ -166,6 +166,20 @@ def test_what_trains_the_cells_of_a_sweep_needs_nothing_else_of_its_room():
     assert not [name for name in read_source(text).imports if name.startswith("attention_jax.sweeps")]
 
 
+def test_a_result_is_told_from_todays_code_by_its_version_and_by_its_commit(checkout):
+    folder, commit = checkout
+    here = {"commit": commit, "changed": False, "version": version().version}
+    unnamed = {key: value for key, value in here.items() if key != "version"}  # of a cell, or of an older version
+    assert code.changed_since([here, unnamed], version()) == ""
+    (folder / "lab/two.py").write_text("x = 2\n")
+    for one in (here, unnamed):
+        assert code.changed_since([one], version()) == "changed since: lab/two.py"
+    for one in ({**here, "changed": True}, {**here, "commit": "", "changed": None}):
+        unknown = f"which files have changed since is not known ({here['version']} there, {version().version} now)"
+        assert code.changed_since([one], version()) == unknown
+    assert "not known (no commit there" in code.changed_since([{"commit": "", "changed": None}], version())
+
+
 def test_three_files_are_named_and_the_others_counted():
     assert code.shown("ba") == "a, b"
     assert code.shown("edcba") == "a, b, c and 2 more"

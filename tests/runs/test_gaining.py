@@ -49,7 +49,7 @@ TASK = Task(
 
 def config_of(*seeds):
     config = {"experiment": "tiny", "seeds": seeds, "precision": {"matmul": "default"}, "train": TRAIN}
-    return ConfigDict({**config, "optimizer": nmt.get_config().optimizer.to_dict()}).lock()
+    return ConfigDict({**config, "optimizer": {**nmt.get_config().optimizer.to_dict(), "warmup_steps": 0}}).lock()
 
 
 def toy(is_trained):
@@ -153,7 +153,7 @@ def check_kills(experiment, folder, others):
     """Kill a run at every moment of gaining a seed, and ask for each of several things then; how many moments."""
     whole = {}
     for seeds in {(0,), (0, 1), *others}:
-        launch(experiment, folder / repr(seeds), *seeds)
+        assert launch(experiment, folder / repr(seeds), *seeds) == ""
         whole[seeds] = numbers_of(folder / repr(seeds))
     for last in itertools.count():
         killed = shutil.copytree(folder / "(0,)", folder / f"killed {last}")
@@ -168,8 +168,12 @@ def check_kills(experiment, folder, others):
             assert not refusal or (seeds != (0, 1) and "holds a run of another config (config.seeds: " in refusal)
             assert launch(experiment, run, *now) == ""  # it stays what it is
             assert not (run / "more" / "joined" / "result.json").exists()
-            shutil.rmtree(run)
-        shutil.rmtree(killed)
+
+
+@pytest.fixture(autouse=True)
+def unflushed(monkeypatch):
+    """Files stay in memory, which makes hundreds of runs bearable."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def test_a_run_that_nothing_is_trained_for_survives_a_kill_at_every_moment_of_gaining_seeds(tmp_path):
@@ -178,7 +182,34 @@ def test_a_run_that_nothing_is_trained_for_survives_a_kill_at_every_moment_of_ga
 
 @pytest.mark.slow
 def test_a_trained_run_survives_a_kill_at_every_moment_of_gaining_seeds(tmp_path):
-    assert check_kills(toy(True), tmp_path, [(0,), (0, 5)]) > 50
+    assert check_kills(toy(True), tmp_path, [(0, 5)]) > 50
+
+
+def test_seeds_of_other_code_are_told_of_and_the_result_says_what_made_each(tmp_path, capsys):
+    experiment, path = toy(False), tmp_path / "run"
+    launch(experiment, path, 0)
+    launch(experiment, path, 0, 1)
+    result = json.loads((path / "result.json").read_text())
+    assert "other code" not in capsys.readouterr().err
+    assert set(result["code"]) == {"commit", "changed", "version"}  # one, which made both
+    old = {
+        "code": {"commit": "abc1234", "changed": True, "version": "0" * 12},
+        "device": "an abacus",
+        "versions": {"jax": "0.0.1"},
+    }
+    (path / "result.json").write_text(json.dumps(result | old))
+    launch(experiment, path, 0, 1, 2)
+    told = f"its seeds (0, 1) were made by other code; which files have changed since is not known ({'0' * 12} there, "
+    assert told in capsys.readouterr().err
+    joined = json.loads((path / "result.json").read_text())
+    for key, value in old.items():
+        assert joined[key] == [value, result[key]]
+    page = (path / "report.html").read_text()
+    assert "an abacus" in page
+    assert "commit abc1234 and changes" in page
+    assert "jax 0.0.1" in page
+    launch(experiment, path, 0, 1, 2, 3)
+    assert json.loads((path / "result.json").read_text())["code"] == joined["code"]
 
 
 @pytest.fixture
