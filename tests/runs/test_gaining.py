@@ -123,9 +123,9 @@ class Killed:
 
 def seeds_of(path):
     """The seeds that a run is of: each of its parts is of the same."""
+    seeds = read_config(path).seeds
     result = json.loads((path / "result.json").read_text())
-    seeds = tuple(result["seeds"])
-    assert read_config(path).seeds == seeds
+    assert tuple(result["seeds"]) == seeds
     assert (path / "predictions.test.txt").read_text() == str(seeds)
     assert len(result.get("members", [result])) == len(seeds)
     for state in path.glob("checkpoints/4/state"):
@@ -159,6 +159,9 @@ def check_kills(experiment, folder, others):
         killed = shutil.copytree(folder / "(0,)", folder / f"killed {last}")
         if not is_killed(experiment, killed, last):
             return last
+        read = shutil.copytree(killed, folder / f"{last} read")
+        now = seeds_of(read)  # who only reads it finds the one run or the other
+        assert numbers_of(read) == whole[now]
         for seeds in ((0, 1), *others):
             run = shutil.copytree(killed, folder / f"{last} {seeds}")
             refusal = launch(experiment, run, *seeds)
@@ -168,6 +171,7 @@ def check_kills(experiment, folder, others):
             assert not refusal or (seeds != (0, 1) and "holds a run of another config (config.seeds: " in refusal)
             assert launch(experiment, run, *now) == ""  # it stays what it is
             assert not (run / "more" / "joined" / "result.json").exists()
+            assert not (run / "removed-more").exists()
 
 
 @pytest.fixture(autouse=True)
