@@ -20,9 +20,9 @@ class Source(NamedTuple):
 def read_source(text: str, package: str = "") -> Source:
     """A file's syntax and imports; `package` is that of its module, which relative imports start from.
 
-    Comments, layout, docstrings and what stands under `if TYPE_CHECKING:` are left out. Among the imports are names
-    such as `package.function`, which are no module's, and `package.module` where only `package` is imported and its
-    `module` used: packages may import their modules when they are asked for.
+    Comments, layout, docstrings and what stands under `if TYPE_CHECKING:` are left out. The imports are all that may be
+    a module: `a.b` of `from a import b`, a function or not, and `a.b` where `a` is imported and `a.b` is used, since
+    packages may import their modules when they are asked for.
     """
     tree = _Bare().visit(ast.parse(text))
     return Source(_told(tree), tuple(dict.fromkeys(_imports(tree, package))))
@@ -72,22 +72,27 @@ def _told(value: Any) -> str:
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:
-    named: dict[str, str] = {}  # by the name that the file gives it
+    named: dict[str, set[str]] = {}  # what a name of the file may stand for
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-            tops = [alias.name.partition(".")[0] for alias in node.names]
-            named |= {a.asname or top: a.name if a.asname else top for a, top in zip(node.names, tops, strict=True)}
-        elif isinstance(node, ast.ImportFrom):
-            with contextlib.suppress(ImportError):  # relative, and of no package: it fails when it runs
-                module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-                yield module
-                named |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in node.names}
-    yield from named.values()
+        for alias, module in _bound(node, package):
+            yield module
+            name = alias.asname or alias.name.partition(".")[0]
+            is_top = isinstance(node, ast.Import) and not alias.asname  # `import a.b` binds a
+            named.setdefault(name, set()).add(name if is_top else module)
     for node in ast.walk(tree):
         name, used = _dotted(node)
-        if used and name in named:
-            yield named[name] + used
+        if used:
+            yield from (module + used for module in sorted(named.get(name, ())))
+
+
+def _bound(node: ast.AST, package: str) -> Iterator[tuple[ast.alias, str]]:
+    """Every name that an import binds, and the module that it may be."""
+    if isinstance(node, ast.Import):
+        yield from ((alias, alias.name) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        with contextlib.suppress(ImportError):  # relative, and of no package: it fails when it runs
+            module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            yield from ((alias, f"{module}.{alias.name}") for alias in node.names)
 
 
 def _dotted(node: ast.AST) -> tuple[str, str]:

@@ -173,7 +173,7 @@ def test_a_rung_that_some_cell_has_not_reached_drops_nothing(tmp_path, capsys):
         '{"step": 10, "seconds": 1.0, "seed": 0, "validation.loss": 1.0}\n'
     )
     drop_worst(sweep, [first, second], 10)
-    assert "1 cells have not reached it, and nothing is dropped" in capsys.readouterr().err
+    assert "1 cells have not reached it: nothing is dropped" in capsys.readouterr().err
     assert not any(map(sweep.is_done, sweep.plan.cells))
 
 
