@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ PACKAGES = (
 )
 
 
+MADE_BY = ("code", "device", "versions")  # what a result says of it
 Session = Any  # what an experiment opens of a config and its data; nobody else looks inside
 
 
@@ -140,6 +141,22 @@ def finished(config: ConfigDict, metrics: dict) -> dict:
     """A run's result: its metrics, what they were measured with, and by which code and command."""
     known = {"status": "finished", "experiment": config.experiment, "seeds": list(config.seeds)}
     return {**known, **metrics, "device": describe_device(), "versions": _versions(), **provenance()}
+
+
+def made_by(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The code, device and versions that results were made with: what they have in common, or a list of every one."""
+    made: dict[str, Any] = {}
+    kept = list(results)
+    for key in MADE_BY:
+        found = [one for result in kept if key in result for one in as_list(result[key])]
+        every = {repr(one): one for one in found}
+        made[key] = found[0] if len(every) == 1 else list(every.values())
+    return made
+
+
+def as_list(made: Any) -> list[Any]:
+    """What a result says that it was made with, as a list where it was one alone."""
+    return made if isinstance(made, list) else [made]
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from attention_jax.errors import UserError
 from attention_jax.files import write_whole
 from attention_jax.runs.config import flatten, tupled
 from attention_jax.runs.interrupt import Interrupted
+from attention_jax.runs.taking import is_to_take, take
 from attention_jax.training.checkpoints import steps_in
 from attention_jax.training.hyper import DEFAULTS, settled
 
@@ -143,12 +144,14 @@ def open_run(
     """Lock the folder, refuse another config's, write config.json, and close it in the end.
 
     With `extend`, the config may differ in one of two keys. A larger `train.steps` makes the run unfinished again. More
-    `seeds`, after those of a finished run, leave its config.json as it was, and `seeds_before` has the old ones. Keys
+    `seeds`, after those of a finished run, leave its config.json as it was, and `seeds_before` has the old ones. A run
+    that a kill left between two states is brought into the later one first. Keys
     of the section `ignoring` may differ for this time. Raises UserError where another process uses the folder, or it
     holds another config's run. A start that is refused leaves nothing of its own behind.
     """
     is_new = not path.exists()
     with hold(path):
+        take(path)
         stored = read_config(path)
         if stored is None and any(child.name != ".lock" for child in path.iterdir()):
             raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
@@ -186,15 +189,18 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
 def _gains_seeds(path: Path, stored: ConfigDict, config: ConfigDict) -> bool:
     """Whether a config has more seeds than that of a finished run, and differs in nothing else."""
     is_more = len(config.seeds) > len(stored.seeds) > 0 and config.seeds[: len(stored.seeds)] == stored.seeds
-    has_begun = (path / "result.json").exists() or (path / "more").exists()
-    return is_more and has_begun and list(_differences(stored, config)) == ["seeds"]
+    return is_more and (path / "result.json").exists() and list(_differences(stored, config)) == ["seeds"]
 
 
 def read_config(path: Path) -> ConfigDict | None:
     """The config a run or sweep was started with, or None where there is none.
 
-    Numbers of the optimizer that an older version did not have get their defaults.
+    A run that a kill left between two states is brought into the later one first. Numbers of the optimizer that an
+    older version did not have get their defaults.
     """
+    if is_to_take(path):
+        with hold(path, wait=True):
+            take(path)
     file = path / "config.json"
     if not file.exists():
         return None

@@ -31,7 +31,7 @@ from attention_jax.reports.sweep import (
 from attention_jax.reports.sweep_figures import figures_of
 from attention_jax.reports.tables import write_tables
 from attention_jax.runs.config import flatten
-from attention_jax.runs.experiment import finished
+from attention_jax.runs.experiment import finished, made_by
 from attention_jax.runs.folder import Run, to_json, write_result, write_whole
 from attention_jax.sweeps.cells import index_of
 from attention_jax.sweeps.folder import Sweep, failures, read_result, require_metrics
@@ -98,11 +98,7 @@ def _orders(answers: Sequence[Answer]) -> dict[str, Any]:
 
 def _made_by(sweep: Sweep) -> dict[str, Any]:
     """What the cells were made with, every version of it, and by which command the sweep was first answered."""
-    results = [result for name in sweep.plan.cells if (result := read_result(sweep.cell(name)))]
-    found: dict[str, Any] = {}
-    for key in ("code", "device", "versions"):
-        every = {repr(result[key]): result[key] for result in results if key in result}
-        found[key] = next(iter(every.values())) if len(every) == 1 else list(every.values())
+    found = made_by(result for name in sweep.plan.cells if (result := read_result(sweep.cell(name))))
     before = read_result(sweep.path) or {}
     return found | ({"command": before["command"]} if "command" in before else {})
 

@@ -163,7 +163,8 @@ def current_code(experiment: Experiment, config: ConfigDict) -> Code:
     """The code that makes the numbers of an experiment's cells: what its modules import, and what trains cells."""
     functions = {field.__module__ for field in experiment if inspect.isfunction(field)}
     prefixes = ("", "experiments.", "attention_jax.experiments.")  # a module, the checkout's, the installed copy
-    named = {prefix + config.experiment for prefix in prefixes if prefix + config.experiment in sys.modules}
+    loaded = {name: sys.modules.get(name) for name in (prefix + config.experiment for prefix in prefixes)}
+    named = {name for name, module in loaded.items() if getattr(module, "EXPERIMENT", None) is experiment}
     return code_of(*sorted(functions | named), "attention_jax.sweeps.population")
 
 
