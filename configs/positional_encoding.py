@@ -20,6 +20,7 @@ from attention_jax.sweeps.space import grid, product, seeds, zipped
 from attention_jax.training.hyper import UNSET
 
 NMT = Path(__file__).with_name("nmt.py")
+LANGUAGE_MODEL = Path(__file__).with_name("language_model.py")
 
 MODEL = {
     "layers": 2,
@@ -127,6 +128,8 @@ def get_config(variant="core"):
         raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}, translation")
     data = TEXT if variant == "text" else ALGORITHMIC
     sections = {"model": MODEL, "data": data, "optimizer": OPTIMIZER, "train": TRAIN}
+    if variant == "text":
+        sections["generate"] = runpy.run_path(str(LANGUAGE_MODEL))["GENERATE"] | {"context": data["length"]}
     return ConfigDict(
         {
             "experiment": "positional_encoding",

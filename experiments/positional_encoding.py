@@ -1,11 +1,12 @@
 """Which position encoding, and does it extrapolate? A language model, measured at and beyond the lengths it saw."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from attention_jax.errors import UserError
 from attention_jax.evaluation.extrapolation import area
 from attention_jax.evaluation.metrics import NATS
 from attention_jax.evaluation.statistics import over_seeds
@@ -20,6 +21,7 @@ from attention_jax.runs.folder import Run
 from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, timetable_of
+from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.algorithmic import open_algorithmic
 from attention_jax.tasks.language_model.extrapolation import BEYOND, conclude, name_of
 from attention_jax.tasks.language_model.opened import OpenedLanguageModel
@@ -37,7 +39,7 @@ OPENERS = {"algorithmic": open_algorithmic, "text": open_text}
 
 def together(session: Session, how: str) -> Together:
     """What runs that differ in seed, task and optimizer share: a source and every program."""
-    session.check()
+    check_usable(session)
     timetable = timetable_of(session.config)
     return Together(
         finish=functools.partial(finish, session),
@@ -84,7 +86,22 @@ def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used."""
     require_keys("evaluate", config.evaluate, ("positions",))
     check_training(config)
-    Session(config, None, OPENERS).check()
+    check_usable(Session(config, None, OPENERS))
+
+
+def check_usable(session: Session) -> None:
+    """Raise UserError for values of the data, the model, and what it writes that cannot be used."""
+    session.check()
+    if "generate" in session.config:
+        prompts.require_usable(session.config.generate)
+
+
+def generate(session: Session, config: ConfigDict, run: Run, prompt: str) -> Iterator[str]:
+    """What the first seed writes after a prompt, as `config.generate` says. Raises UserError for a run without text."""
+    if session.source.text is None:
+        raise UserError(f"config.data.source={config.data.source!r}: has no text to go on with; only 'text' has.")
+    prompts.require_writing(config)
+    return prompts.generate(session, config, session.variables(config, run.path)[0], prompt)
 
 
 def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Figure]:
@@ -124,6 +141,7 @@ EXPERIMENT = Experiment(
     open=functools.partial(Session, openers=OPENERS),
     together=together,
     evaluate=evaluate,
+    generate=generate,
     describe=describe,
     figures=figures,
     tables=tables,

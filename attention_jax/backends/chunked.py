@@ -86,6 +86,9 @@ def pooled(
     relative, stream = attention.relative, attention.normalizer.stream
     if stream is None:
         raise ValueError(f"backend='chunked': {refusal(attention)}.")
+    if not query.shape[-2] or not key.shape[-2]:
+        batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+        return Attended(jnp.zeros((*batch, query.shape[-2], value.shape[-1]), value.dtype), None)
     job = Job(attention, stream, _rule(attention, query, key), key.shape[-2])
     by_query = Queries(*_blocks(blocks[0], query, relative.queries))
     by_key = Keys(*_key_blocks(blocks[1], key, value, relative.keys))

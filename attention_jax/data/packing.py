@@ -33,11 +33,6 @@ class Packed(NamedTuple):
         """The split's documents, in their order, in rows of at most `length` tokens."""
         return cls(split.tokens, _edges(split.documents, length), length, batch)
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """How many steps read every row once."""
-        return -(-(len(self.edges) - 1) // self.batch)
-
     def rows(self, seed: int, step: int, stop: int) -> Rows:
         """The rows of the steps from `step` to before `stop`, `[steps, batch, length]`; an epoch has each row once."""
         count = len(self.edges) - 1

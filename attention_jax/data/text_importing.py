@@ -41,8 +41,11 @@ def load_text(folder: Path, config: TextConfig, tokenizer_of: Path | None = None
 
 
 def read_split(folder: Path, config: TextConfig, text: Text) -> TextSplit:
-    """The whole text that `config` names, tokenized as `text` is and kept in `folder`, to measure a model on it."""
-    require_usable(config)
+    """The whole text that `config` names, tokenized as `text` is and kept in `folder`, to measure a model on it.
+
+    Nothing of it is held out: `held_out` and `held_out_test` are not read.
+    """
+    _require_source(config)
     chunks = (("all", chunk) for chunk in read_text(config, "train"))
     counts = _write_tokens(folder, chunks, ("all",), text.tokenizer, text.has_ends)
     return open_split(folder, "all", counts["all"])
@@ -56,6 +59,19 @@ def identify_text(config: TextConfig) -> str:
 
 
 def require_usable(config: TextConfig) -> None:
+    """Raise UserError for values with which no text can be read and divided."""
+    _require_source(config)
+    shares = shares_of(config)
+    if not config.validation_path and not 0 < config.held_out < 1:
+        raise UserError(f"config.data.held_out={config.held_out}: needs more than 0 and less than 1.")
+    if not 0 <= config.held_out_test < 1 or sum(shares.values()) >= 1:
+        raise UserError(
+            f"config.data.held_out_test={config.held_out_test}: needs 0 or more, and less than 1 together with "
+            f"config.data.held_out={config.held_out}."
+        )
+
+
+def _require_source(config: TextConfig) -> None:
     """Raise UserError for values with which no text can be read."""
     choices = (("source", kind_of(config), READERS), ("tokenizer", config.tokenizer, TEXT_TOKENIZERS))
     for name, given, known in choices:
@@ -65,14 +81,6 @@ def require_usable(config: TextConfig) -> None:
         raise UserError(f"config.data.source={config.source!r}: only tfds takes a name: tfds:lm1b.")
     if kind_of(config) != "tfds" and not config.path:
         _require_generated(config)
-    shares = shares_of(config)
-    if not config.validation_path and not 0 < config.held_out < 1:
-        raise UserError(f"config.data.held_out={config.held_out}: needs more than 0 and less than 1.")
-    if not 0 <= config.held_out_test < 1 or sum(shares.values()) >= 1:
-        raise UserError(
-            f"config.data.held_out_test={config.held_out_test}: needs 0 or more, and less than 1 together with "
-            f"config.data.held_out={config.held_out}."
-        )
 
 
 def _require_generated(config: TextConfig) -> None:

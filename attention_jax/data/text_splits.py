@@ -1,6 +1,7 @@
 """Splits of a text: files of their own, the last share of one text, or documents that are drawn."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 from attention_jax.data.config import TextConfig
 from attention_jax.data.permutation import permuted
 from attention_jax.data.text_sources import Chunk, files_of, has_documents, kind_of, read_text
+from attention_jax.data.tfds_splits import overlap
 from attention_jax.errors import UserError
 
 HELD_OUT = ("validation", "test")
@@ -22,7 +24,7 @@ Read = Callable[[], Iterator[Chunk]]
 def divided_text(config: TextConfig) -> Assigned:
     """Every chunk of a text with its split; a whole document is in one split.
 
-    Raises UserError for too little text, and for two splits that read the same file.
+    Raises UserError for too little text, and for two splits that read the same file or examples.
     """
     _require_apart(config)
     for name in HELD_OUT:
@@ -110,9 +112,11 @@ def _require_apart(config: TextConfig) -> None:
 
 
 def _require_different(config: TextConfig) -> None:
-    names = [config.train_path or "train", *(name for name in (config.validation_path, config.test_path) if name)]
-    if len(set(names)) < len(names):
-        raise UserError(
-            f"config.data: train_path, validation_path and test_path name {', '.join(names)} of {config.source}, one "
-            "of them twice. Name different splits."
-        )
+    named = {"train_path": config.train_path or "train"}
+    named |= {key: getattr(config, key) for key in ("validation_path", "test_path") if getattr(config, key)}
+    for (key, split), (other, held_out) in itertools.combinations(named.items(), 2):
+        if overlap(split, held_out):
+            raise UserError(
+                f"config.data.{other}={held_out!r}: may share examples with config.data.{key}={split!r} of "
+                f"{config.source}. Name other splits, or slices that do not meet, such as train[10%:] and train[:10%]."
+            )

@@ -45,11 +45,6 @@ class Windows(NamedTuple):
             )
         return cls(split.tokens, length, batch)
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """How many steps read as many tokens as there are."""
-        return -(-len(self.tokens) // (self.length * self.batch))
-
     def starts(self, seed: int, step: int, stop: int) -> Int[np.ndarray, "steps batch"]:
         """The index of each window's first target, uniformly drawn, for the steps from `step` to before `stop`."""
         count = len(self.tokens) - self.length + 1

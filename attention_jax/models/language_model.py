@@ -45,6 +45,9 @@ class LanguageModel(nn.Module, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         self.layer.check()
+        if self.layer.mixer in MIXERS:
+            self.layer.require_unset(("score", "normalize"), f"mixer={self.layer.mixer!r} has no attention to read it")
+        self.layer.require_unset(("cross_score", "cross_normalize"), "a language model has no attention to a source")
         self.new_encoding()
         super().__post_init__()
 
@@ -70,9 +73,16 @@ class LanguageModel(nn.Module, kw_only=True):
         return self.layer.encoding("positions", self.positions, KIND, self.max_length)
 
     def require_room(self, length: int) -> None:
-        """Raise ValueError where the encoding has no positions for a text of `length` tokens."""
+        """Raise ValueError where the encoding or the score has no room for a text of `length` tokens."""
         encoding = self.new_encoding()
         require_room(self.positions, encoding.record, encoding.sizes, length, "positions")
+        if self.score_room is not None and length > self.score_room:
+            raise ValueError(f"score={self.layer.score!r}: has room for {self.score_room} tokens, not for {length}.")
+
+    @property
+    def score_room(self) -> int | None:
+        """The longest text that the score has room for; None: any."""
+        return self.layer.of_self.attention().score.room
 
     def __call__(
         self,

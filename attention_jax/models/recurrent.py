@@ -36,6 +36,7 @@ ATTENDS = ("before", "after", "never")
 OUTPUTS = ("state", "deep", "attentional")
 SPANS = ("global", "local_m", "local_p")
 KIND = "cross"  # of attention: the only one
+UNREAD = {"score": "additive", "normalize": "softmax", "span": "global"}  # the values without attention
 
 
 class Memory(NamedTuple):
@@ -128,6 +129,12 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         if self.input_feeding and self.attends != "after":
             raise ValueError(f"input_feeding=True: requires attends='after', and attends={self.attends!r}.")
         self.spec.check()
+        for name, value in UNREAD.items():
+            if self.attends == "never" and getattr(self, name) != value:
+                given = getattr(self, name)
+                raise ValueError(
+                    f"{name}={given!r}: attends='never' has no attention to read it. Set {name}={value!r}."
+                )
         super().__post_init__()
 
     def setup(self):

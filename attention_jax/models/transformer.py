@@ -68,6 +68,7 @@ class Transformer(nn.Module, kw_only=True):
             if self._encoding(kind).record.sample_positions:
                 text = self._positions(kind)
                 raise ValueError(f"{kind}_positions={text!r}: only a language model draws positions at random.")
+        self.layer.require_unset(("mixer",), "a decoder's layers attend; for the encoder there is encoder_mixer")
         if self.shared == "all" and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(
                 f"shared='all': needs one vocabulary, and there are two, of {self.source_vocabulary:,} and "

@@ -102,6 +102,13 @@ class LayerSpec(NamedTuple):
         self.of_self.check()
         self.of_cross.check()
 
+    def require_unset(self, names: tuple[str, ...], because: str) -> None:
+        """Raise ValueError for a field of `names` that is not its default, with the reason why nothing reads it."""
+        for name in names:
+            value, default = getattr(self, name), self._field_defaults[name]
+            if value != default:
+                raise ValueError(f"{name}={value!r}: {because}. Set {name}={default!r}.")
+
     def encoding(self, key: str, text: str, kind: str, max_length: int) -> PositionEncoding:
         """The position encoding that `text`, the value of a config's `key`, names, for one kind of attention.
 

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Key
 
+from attention_jax.ops.naming import is_number
+
 SELF_ATTENTION = ("encoder", "decoder")  # never "cross": positions in two texts have no distance
 
 
@@ -41,7 +43,7 @@ class Encoding:
 
 
 def require_least(**least: tuple[Any, float]) -> None:
-    """Raise ValueError for an option that is no number or is below its least value; `least`: name=(value, least)."""
+    """Raise ValueError for an option that is no finite number or is too small; `least`: name=(value, least value)."""
     for name, (value, at_least) in least.items():
-        if not isinstance(value, (int, float)) or value < at_least:
+        if not is_number(value) or value < at_least:
             raise ValueError(f"{name}={value!r}: needs a number, {at_least:g} or more.")

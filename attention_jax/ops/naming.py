@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -41,17 +42,22 @@ def reason(error: Exception) -> str:
 
 
 def more_than_0(name: str, value: Any) -> float:
-    """`value`, the option `name`. Raises ValueError unless it is a number more than 0."""
-    if not isinstance(value, (int, float)) or not value > 0:
-        raise ValueError(f"{name}={value!r}: needs a number more than 0.")
+    """`value`, the option `name`. Raises ValueError unless it is a finite number more than 0."""
+    if not is_number(value) or value <= 0:
+        raise ValueError(f"{name}={value!r}: needs a number more than 0, and finite.")
     return value
 
 
-def whole(name: str, value: Any) -> int:
-    """`value`, the option `name`. Raises ValueError unless it is a whole number, 1 or more."""
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r}: needs a whole number, 1 or more.")
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """`value`, the option `name`. Raises ValueError unless it is a whole number, `least` or more."""
+    if not is_number(value) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r}: needs a whole number, {least} or more.")
     return value
+
+
+def is_number(value: Any) -> bool:
+    """Whether an option's value is a finite number; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _value(text: str) -> Any:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.ops.encoding import Encoding, Spec
-from attention_jax.ops.naming import built, parse, reason
+from attention_jax.ops.naming import built, more_than_0, parse, reason, whole
 from attention_jax.ops.relative import alibi, fire, kerple, shaw, t5
 from attention_jax.ops.relative import alibi_slopes as alibi_slopes  # for users, beside the functions here
 from attention_jax.ops.relative import t5_bucket as t5_bucket
@@ -118,12 +118,10 @@ def _require_rotary(
         raise ValueError(f"fraction={fraction}: needs more than 0 and at most 1; it is a share of the features.")
     if turned % 2 or not turned:
         raise ValueError(f"fraction={fraction}: turns {turned} of {features} features, and needs to turn whole pairs.")
-    if base <= 0:
-        raise ValueError(f"base={base}: needs a number more than 0.")
+    more_than_0("base", base)
     if scaling not in SCALINGS:
         raise ValueError(f"scaling={scaling!r}: choose one of {', '.join(SCALINGS)}.")
-    if factor <= 0:
-        raise ValueError(f"factor={factor}: needs a number more than 0.")
+    more_than_0("factor", factor)
     if scaling == "none" and factor != 1:
         others = ", ".join(name for name in SCALINGS if name != "none")
         raise ValueError(f"factor={factor}: does nothing without a scaling; add scaling= with one of {others}.")
@@ -189,8 +187,7 @@ def randomized(encoding: Encoding, longest: int = 2048) -> Encoding:
 
     Short texts in training then have the positions of texts of up to `longest` tokens.
     """
-    if not isinstance(longest, int) or longest < 1:
-        raise ValueError(f"longest={longest!r}: needs a whole number, 1 or more.")
+    whole("longest", longest)
 
     def sample_positions(key, length):
         if length > longest:

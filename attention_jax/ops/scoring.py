@@ -177,32 +177,48 @@ def _kernels(name: str) -> Callable:
     return functools.partial(kernel, name=name)
 
 
+def _additive(hidden: int = 0) -> Score:
+    """`additive`, with `hidden` features in its network; 0: as many as the model's layers have."""
+    own = whole("hidden", hidden, least=0)
+    return Score(
+        additive,
+        lambda q, k, h: {"w_q": (q, own or h), "w_k": (k, own or h), "w_v": (own or h,)},
+        lambda q, w_q, w_k, w_v: Projected(additive_projected, w_q, w_k, (w_v,)),
+    )
+
+
+def _concat(hidden: int = 0) -> Score:
+    """`concat`; `hidden` as in `_additive`."""
+    own = whole("hidden", hidden, least=0)
+    return Score(
+        concat,
+        lambda q, k, h: {"w": (q + k, own or h), "w_v": (own or h,)},
+        lambda q, w, w_v: Projected(additive_projected, w[:q], w[q:], (w_v,)),
+    )
+
+
+def _location(longest: int = 64) -> Score:
+    return Score(
+        lambda query, key, w: location(query, w, key.shape[-2]),
+        lambda q, k, h: {"w": (q, longest)},
+        room=whole("longest", longest),
+    )
+
+
 BUILDERS: dict[str, Callable[..., Score]] = {
     "dot": lambda: Score(dot, needs_equal_sizes=True),
     "scaled_dot": lambda: Score(scaled_dot, needs_equal_sizes=True),
     "bilinear": lambda: Score(
         bilinear, lambda q, k, h: {"matrix": (q, k)}, lambda q, matrix: Projected(dot, w_k=matrix.T)
     ),
-    "additive": lambda hidden=0: Score(
-        additive,
-        lambda q, k, h: {"w_q": (q, hidden or h), "w_k": (k, hidden or h), "w_v": (hidden or h,)},
-        lambda q, w_q, w_k, w_v: Projected(additive_projected, w_q, w_k, (w_v,)),
-    ),
-    "concat": lambda hidden=0: Score(
-        concat,
-        lambda q, k, h: {"w": (q + k, hidden or h), "w_v": (hidden or h,)},
-        lambda q, w, w_v: Projected(additive_projected, w[:q], w[q:], (w_v,)),
-    ),
+    "additive": _additive,
+    "concat": _concat,
     "gaussian": lambda width=None: Score(_bound(gaussian, width=width), needs_equal_sizes=True),
     "kernel": lambda name="gaussian", width=None: Score(
         _bound(_kernels(name), width=width), needs_equal_sizes=True, is_weight=True
     ),
     "cosine": lambda temperature=None: Score(_bound(cosine, temperature=temperature), needs_equal_sizes=True),
-    "location": lambda longest=64: Score(
-        lambda query, key, w: location(query, w, key.shape[-2]),
-        lambda q, k, h: {"w": (q, whole("longest", longest))},
-        room=longest,
-    ),
+    "location": _location,
     "zero": lambda: Score(zero),
 }
 SCORES: dict[str, Score] = {name: build() for name, build in BUILDERS.items()}

@@ -12,6 +12,7 @@ from attention_jax.modules.attention import AttentionSpec
 from attention_jax.ops.attention import Relative
 from attention_jax.ops.encoding import Spec
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
+from attention_jax.ops.normalizing import NORMALIZERS
 from attention_jax.ops.positions import make_encoding
 
 LONG, SIZE = 16384, 64
@@ -59,6 +60,54 @@ def test_any_block_size_and_any_length_give_the_same(queries, keys):
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(found[1], 0)  # nothing to attend to
+
+
+STREAMED = [name for name, normalizer in NORMALIZERS.items() if normalizer.stream is not None]
+
+
+def with_gradients(backend, normalize, mask):
+    """(query, key, value) → the values, and the gradients of their sum."""
+    score = "kernel:width=3" if normalize == "sum" else "scaled_dot"
+
+    def read(*arrays):
+        return backends.attend(backend, *arrays, mask=mask, normalize=normalize, score=score).values
+
+    @jax.jit
+    def both(*arrays):
+        out, pull = jax.vjp(read, *arrays)
+        return out, *pull(jnp.ones_like(out))
+
+    return both
+
+
+@pytest.mark.parametrize("normalize", NORMALIZERS)
+@pytest.mark.parametrize(("queries", "keys"), [(0, 7), (6, 0)])
+def test_without_keys_values_are_zeros_and_without_queries_there_are_none(queries, keys, normalize):
+    shapes = [(2, t, 4) for t in (queries, keys, keys)]
+    for backend in ("reference", "chunked")[: 1 + (normalize in STREAMED)]:
+        values, *gradients = with_gradients(backend, normalize, None)(*map(jnp.ones, shapes))
+        np.testing.assert_array_equal(values, np.zeros((2, queries, 4)))
+        for gradient, shape in zip(gradients, shapes, strict=True):
+            np.testing.assert_array_equal(gradient, np.zeros(shape))
+
+
+@pytest.mark.parametrize("normalize", STREAMED)
+def test_a_query_that_may_attend_to_nothing_gets_zeros_and_no_gradient(normalize):
+    query, key, value = (jax.random.normal(jax.random.key(n), (2, t, 4)) for n, t in enumerate((6, 7, 7)))
+    mask = valid_lens_mask(jnp.array([[7, 0, 3, 0, 1, 7], [0] * 6]), 7, per_query=True)
+    is_empty = np.array([[0, 1, 0, 1, 0, 0], [1] * 6], bool)
+    found, wanted = (
+        with_gradients(backend, normalize, mask)(query, key, value)
+        for backend in ("chunked:queries=4,keys=3", "reference")
+    )
+    for one, other in zip(found, wanted, strict=True):
+        assert np.isfinite(one).all()
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    for of_queries in found[:2]:  # the values, and the gradient of the queries
+        np.testing.assert_array_equal(of_queries[is_empty], 0)
+        assert np.any(of_queries[~is_empty])
+    for of_keys in found[2:]:  # nobody reads the second text
+        np.testing.assert_array_equal(of_keys[1], 0)
 
 
 def test_what_needs_all_weights_is_refused_when_asked():

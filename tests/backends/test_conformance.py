@@ -110,6 +110,7 @@ def test_the_docs_carry_what_each_backend_takes():
         ({"normalizer": "sum", "score": "kernel", "encoding": "alibi"}, "a position encoding that adds a bias"),
         ({"backend": "cudnn"}, "backend='cudnn': choose one of reference, chunked"),
         ({"backend": "chunked:queries=0"}, "queries=0: needs a whole number, 1 or more"),
+        ({"backend": "chunked:queries=True"}, "queries=True: needs a whole number, 1 or more"),
     ],
 )
 def test_what_a_backend_cannot_do_it_refuses_by_name(changed, reason):

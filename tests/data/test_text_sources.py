@@ -6,6 +6,7 @@ from texts import BASE, write_folder, write_jsonl
 from attention_jax.data import text_sources
 from attention_jax.data.text_importing import load_text
 from attention_jax.data.text_sources import files_of, read_file, read_jsonl, read_text
+from attention_jax.data.tfds_splits import overlap
 from attention_jax.errors import UserError
 
 TEXT = "a é\n— 😀😀😀\r\n\n東京東京東京\n end without a line"
@@ -114,5 +115,36 @@ def test_a_file_that_is_trained_on_is_not_held_out_too(tmp_path):
     with pytest.raises(UserError, match=r"config.data.validation_path: .*001.txt is in the split train too"):
         load_text(tmp_path / "data", inside)
     twice = BASE._replace(source="tfds:lm1b", train_path="train", test_path="train")
-    with pytest.raises(UserError, match="config.data: .* name train, train of tfds:lm1b, one of them twice"):
+    with pytest.raises(UserError, match="config.data.test_path='train': may share .* config.data.train_path='train'"):
         load_text(tmp_path / "data", twice)
+    within = BASE._replace(source="tfds:lm1b", validation_path="train[:10%]")
+    with pytest.raises(
+        UserError, match=r"validation_path='train\[:10%\]': may share .* slices that do not meet"
+    ) as error:
+        load_text(tmp_path / "data", within)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_shared"),
+    [
+        ("train", "test", False),
+        ("train", "train", True),
+        ("train", "train[:10%]", True),
+        ("train[10%:]", "train[:10%]", False),
+        ("train[:-10%]", "train[90%:]", False),
+        ("train[5%:20%]", "train[19%:]", True),
+        ("train[:100]", "train[100:200]", False),
+        ("train[:101]", "train[100:]", True),
+        ("train[:-50]", "train[-50:]", False),
+        ("train[:50]", "train[-50:]", True),  # a data set may have 60 examples
+        ("train[:50]", "train[50%:]", True),
+        ("train[10%:](pct1_dropremainder)", "train[:10%]", False),
+        ("train[1shard:]", "train[:1shard]", False),
+        ("train[10%:]+test", "validation+train[:10%]", False),
+        ("train[10%:]+test", "test", True),
+        ("all", "test", True),
+    ],
+)
+def test_splits_of_tfds_are_apart_only_if_their_names_show_it(one, other, is_shared):
+    assert overlap(one, other) == overlap(other, one) == is_shared

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attention_jax
 from attention_jax.data.algorithmic import END, SEP
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import mean_interval
@@ -20,6 +21,7 @@ from attention_jax.tasks.language_model.algorithmic import _held_out
 from attention_jax.tasks.language_model.model import build
 from attention_jax.tasks.language_model.portraits import portrait
 from attention_jax.tasks.language_model.session import Session
+from attention_jax.training.saved import best_variables
 from configs import positional_encoding as configs
 from experiments.positional_encoding import OPENERS
 
@@ -146,6 +148,22 @@ def test_sliding_perplexity_is_that_of_single_tokens_with_all_their_context(tmp_
         logits = model.apply(variables, jnp.stack([text[p - context : p] for p in last]))[:, -1]
         losses = -jax.nn.log_softmax(logits)[np.arange(16), text[last]]
         assert found["perplexity_sliding"][str(context)] == pytest.approx(float(np.exp(losses.mean())), rel=1e-4)
+
+
+def test_a_run_on_a_text_can_be_opened_writes_and_is_told_by_its_tokenizer(tmp_path):
+    (tmp_path / "text.txt").write_text("the cat is not black .\n" * 100)
+    changes = {"data__path": str(tmp_path / "text.txt"), "data__held_out": 0.5, "data__evaluated": 64, "seeds": (0,)}
+    config = tiny("text", **changes, model__positions="alibi", train__steps=4)
+    launch("train", config, tmp_path / "w")
+    run = attention_jax.load(tmp_path / "w")
+    assert run.tokens("the cat").shape == (1, 7)
+    written = run.generate("the ", tokens=9, temperature=0.0)
+    assert written.startswith("the ")
+    assert len(written.rstrip("\n")) <= len("the ") + 9
+    with pytest.raises(UserError, match=r"generate\(temprature=…\): no such key. Choose of context, prompts, samples"):
+        run.generate("the ", temprature=0.0)
+    with pytest.raises(UserError, match="trained with another vocabulary"):
+        best_variables(config, tmp_path / "w", run.session.init, "another tokenizer's digest")
 
 
 def test_windows_side_by_side_cover_the_same_tokens_at_every_length(tmp_path):

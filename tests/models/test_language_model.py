@@ -188,6 +188,15 @@ def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
         ({"score": "cos"}, "score='cos': choose one of dot, scaled_dot"),
         ({"mixer": "mlp"}, "mixer='mlp': choose one of attention, window, gru, convolution"),
         ({"layers": 0}, "layers=0: needs 1 or more"),
+        ({"mixer": "gru", "score": "cosine"}, "score='cosine': mixer='gru' has no attention to read it. Set score='sc"),
+        (
+            {"mixer": "convolution", "normalize": "sigmoid"},
+            "normalize='sigmoid': mixer='convolution' has no attention to read it. Set normalize='softmax'",
+        ),
+        (
+            {"cross_score": "dot"},
+            "cross_score='dot': a language model has no attention to a source. Set cross_score=''",
+        ),
         ({"mixer": "gru", "positions": "alibi"}, "positions='alibi': acts on scores, and mixer='gru' has none"),
     ],
 )

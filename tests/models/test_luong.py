@@ -16,6 +16,7 @@ KINDS = {
     "local-m": {"score": "bilinear", "span": "local_m"},
     "local-p": {"score": "concat", "span": "local_p"},
 }
+WITHOUT = {"attends": "never", "output": "deep", "input_feeding": False, "score": "additive"}
 DEFAULTS = {
     "source_vocabulary": 11,
     "target_vocabulary": 13,
@@ -138,6 +139,9 @@ def test_the_gradient_reaches_the_predicted_centre_and_is_that_of_finite_differe
             {"score": "dot", "attends": "never", "output": "deep"},
             "input_feeding=True: requires attends='after', and attends='never'",
         ),
+        (WITHOUT | {"score": "dot"}, "score='dot': attends='never' has no attention to read it. Set score='additive'"),
+        (WITHOUT | {"normalize": "sigmoid"}, "normalize='sigmoid': attends='never' has no attention to read it"),
+        (WITHOUT | {"span": "local_p"}, "span='local_p': attends='never' has no attention to read it"),
         (
             {"score": "dot", "normalize": "sum"},
             "normalize='sum': needs weights of 0 or more, and score='dot' may be negative",

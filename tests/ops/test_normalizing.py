@@ -126,7 +126,9 @@ def test_a_cap_is_never_left_and_far_from_it_nothing_changes():
     [
         ("max", "normalize='max': choose one of softmax, sum, sigmoid"),
         ("top_k:k=0", "normalize='top_k:k=0': k=0: needs a whole number, 1 or more"),
+        ("top_k:k=True", "k=True: needs a whole number, 1 or more"),
         ("softcap:cap=-1", "cap=-1: needs a number more than 0"),
+        ("softcap:cap=1e999", "cap=inf: needs a number more than 0, and finite"),
         ("softmax:k=2", "normalize='softmax:k=2': has no option 'k'"),
     ],
 )

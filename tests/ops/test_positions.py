@@ -322,7 +322,10 @@ def test_what_cannot_extrapolate_is_refused_by_name():
         (lambda: make_encoding("randomized_alibi:longest=20.5"), "longest=20.5: needs a whole number"),
         (lambda: make_encoding("randomized_alibi:longest=x"), "encoding='randomized_alibi:longest=x': longest='x'"),
         (lambda: make_encoding("shaw:clip=0"), "encoding='shaw:clip=0': clip=0: needs a number, 1 or more"),
+        (lambda: make_encoding("shaw:clip=True"), "clip=True: needs a number, 1 or more"),
+        (lambda: make_encoding("fire:threshold=1e400"), "threshold=inf: needs a number, 1 or more"),
         (lambda: make_encoding("t5:num_buckets=2"), "num_buckets=2: needs a number, 4 or more"),
+        (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), base=math.inf), "base=inf: needs a number more than 0"),
         (
             lambda: require_usable("rotary:factor=a", make_encoding("rotary:factor=a,scaling=ntk"), "decoder", SPEC),
             "encoding='rotary:factor=a': ",

@@ -197,6 +197,7 @@ def test_a_kernel_as_a_score_and_divided_by_its_sum_is_kernel_regression(name):
 
 def test_the_hidden_size_of_a_network_may_be_named():
     assert [p.shape for p in make_score("additive:hidden=3").init(jax.random.key(0), 4, 6, 5)] == [(4, 3), (6, 3), (3,)]
+    assert [p.shape for p in make_score("concat:hidden=0").init(jax.random.key(0), 4, 6, 5)] == [(10, 5), (5,)]
     assert [p.shape for p in make_score("location:longest=9").init(jax.random.key(0), 4, 6, 5)] == [(4, 9)]
 
 
@@ -208,9 +209,17 @@ def test_the_hidden_size_of_a_network_may_be_named():
         ("gaussian:width=0", "width=0: needs a number more than 0"),
         ("gaussian:width=wide", "width='wide': needs a number more than 0"),
         ("kernel:name=cauchy", "name='cauchy': choose one of gaussian, boxcar"),
-        ("location:longest=0", "longest=0: needs a whole number, 1 or more"),
+        ("gaussian:width=1e400", "width=inf: needs a number more than 0, and finite"),
+        (f"gaussian:width={10**400}", "needs a number more than 0, and finite"),
+        ("gaussian:width=nan", "width='nan': needs a number more than 0"),
+        ("gaussian:width=True", "width=True: needs a number more than 0"),
+        ("location:longest=0", "score='location:longest=0': longest=0: needs a whole number, 1 or more"),
+        ("additive:hidden=-3", "score='additive:hidden=-3': hidden=-3: needs a whole number, 0 or more"),
+        ("additive:hidden=2.5", "hidden=2.5: needs a whole number, 0 or more"),
+        ("concat:hidden=abc", "score='concat:hidden=abc': hidden='abc': needs a whole number, 0 or more"),
+        ("concat:hidden=True", "hidden=True: needs a whole number, 0 or more"),
     ],
 )
-def test_a_name_or_an_option_that_is_not_known_is_refused(text, message):
+def test_a_name_or_an_option_that_cannot_be_used_is_refused_when_the_score_is_made(text, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        make_score(text).init(jax.random.key(0), 4, 4)
+        make_score(text)

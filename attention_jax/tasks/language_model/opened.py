@@ -60,9 +60,14 @@ class OpenedLanguageModel(Opened):
     def generate(self, prompt: str = "", edits: Edits = NO_EDITS, **asked: Any) -> str:
         """A prompt and the text that follows it; `asked` are keys of `config.generate`, such as `tokens=100`.
 
-        Raises ValueError for edits that are not gates.
+        Raises UserError for another key, and for a run without a text or without `config.generate`; ValueError for
+        edits that are not gates.
         """
+        if "generate" not in self.config:
+            raise UserError(f"{self.folder}: its config has no section generate, which says how a text is written.")
         config = ConfigDict(self.config.to_dict())
+        if unknown := [key for key in asked if key not in config.generate]:
+            raise UserError(f"generate({unknown[0]}=…): no such key. Choose of {', '.join(config.generate)}.")
         config.generate.update(asked)
         prompts.require_writing(config)
         _ = self.text

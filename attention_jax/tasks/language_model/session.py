@@ -47,13 +47,18 @@ class Session:
 
     @functools.cached_property
     def model(self) -> LanguageModel:
-        """The model that is trained. Raises UserError if it has no room for the longest text, or mixes documents."""
+        """The model that is trained. Raises UserError if the longest text or packed documents do not fit it."""
         model = build(self.config, self.source.vocabulary, self.source.longest)
         self._require_room("config.model", model)
         if self.source.has_segments and model.layer.mixer in MIXERS:
             raise UserError(
                 f"config.model.mixer={model.layer.mixer!r}: reads each row as one text, and rows are packed documents. "
                 "Choose --config.data.packing=windows."
+            )
+        if self.source.has_segments and model.score_room is not None:
+            raise UserError(
+                f"config.model.score={model.layer.score!r}: scores a key by where it stands in its row, and rows are "
+                "packed documents. Choose --config.data.packing=windows."
             )
         return model
 
@@ -146,6 +151,11 @@ class Session:
         return {"parameters": self.description.size, "flops": self.description.flops * self.config.train.steps}
 
     def _require_room(self, section: str, model: LanguageModel) -> None:
+        if model.score_room is not None and model.score_room < self.source.longest:
+            raise UserError(
+                f"config.model.score={model.layer.score!r}: has room for {model.score_room} tokens, not for "
+                f"{self.source.longest}. Raise its option longest, or lower {self.source.length_keys}."
+            )
         try:
             model.require_room(self.source.longest)
         except ValueError as error:

@@ -35,11 +35,11 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
         raise UserError(f"config.data.task={data.task!r}: with config.data.source='text' choose {TASK!r}.")
     require_positive(data, "length", "batch", "evaluated", "sampled")
     contexts = lengths_of(data)
-    if folder is None:
+    text = None if folder is None else load_text(folder, _which(data))
+    if text is None:
         nothing = np.zeros(math.lcm(*contexts) + data.length + 2, np.uint16)
         train, held_out, vocabulary = nothing, nothing, data.vocabulary
     else:
-        text = load_text(folder, _which(data))
         train, held_out = (text.splits[name].tokens for name in ("train", "validation"))
         vocabulary = text.vocabulary
     needed = (("train", train, data.length + 1), ("held_out", held_out, math.lcm(*contexts) + 2))
@@ -69,6 +69,7 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
         measure=functools.partial(_measure, data, held_out, contexts),
         example=lambda config, length: jnp.asarray(held_out[None, :length], jnp.int32),
         steps_per_epoch=config.train.steps,
+        text=text,
     )
 
 

@@ -124,6 +124,16 @@ def test_a_table_refuses_what_has_no_room_before_anything_is_written():
     assert written("learned", Request(130, False, 50, GREEDY)).shape == (1, 130)
 
 
+def test_a_score_with_room_for_few_keys_writes_within_it_and_refuses_more():
+    model = LanguageModel.of(**SIZES | {"positions": "none", "score": "location:longest=9"})
+    variables, keys = init(model, jax.random.key(0)), jax.random.split(jax.random.key(0), 1)
+    write = lambda context: Generator(model).blocks(variables, PROMPT, keys, Request(20, False, context, GREEDY))  # noqa: E731
+    with pytest.raises(UserError, match=r"config.generate.context=0: the model's score='location:longest=9': has room "
+                                         r"for 9 tokens, not for 25. Set it to as many"):  # fmt: skip
+        next(write(0))
+    assert np.concatenate(list(write(9)), axis=1).shape == (1, 20)
+
+
 @pytest.mark.parametrize("mixer", [WINDOW, *MIXERS])
 def test_what_does_not_read_token_by_token_is_refused_before_anything_is_opened(mixer):
     config = get_config()

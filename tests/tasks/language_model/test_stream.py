@@ -159,6 +159,12 @@ def test_figures_of_a_text_of_one_endless_word_are_not_finite_and_one_of_none_ha
             "config.model.positions='learned': has positions for 16 tokens, not for 32. Raise config.model.max_length "
             ".*, or lower config.data.length=16 and config.evaluate.length=32",
         ),
+        (
+            {"model.score": "location:longest=8"},
+            "config.model.score='location:longest=8': has room for 8 tokens, not for 16. Raise its option longest, or "
+            "lower config.data.length=16 and config.evaluate.length=0",
+        ),
+        ({"model.score": "dot", "model.mixer": "gru"}, "config.model.score='dot': mixer='gru' has no attention"),
         ({"data.length": 10_000_000}, "config.data.length=10000000: the training text has only .* tokens"),
     ],
 )
@@ -171,4 +177,20 @@ def test_layers_that_would_mix_documents_are_refused(tmp_path):
     path = write_folder(tmp_path / "texts", DOCUMENTS)
     session = opened(tmp_path, data__path=path, data__packing="documents", model__mixer="gru", model__positions="none")
     with pytest.raises(UserError, match=r"config.model.mixer='gru': reads each row as one text.*packing=windows"):
+        session.check()
+
+
+def test_a_file_is_measured_whole_whatever_share_of_the_training_text_is_held_out(tmp_path):
+    for name in ("train", "held_out", "other"):
+        (tmp_path / f"{name}.txt").write_text("".join(DOCUMENTS), encoding="utf-8")
+    paths = {"data__path": str(tmp_path / "train.txt"), "data__validation_path": str(tmp_path / "held_out.txt")}
+    session = opened(tmp_path, **paths, data__held_out=0.0)
+    (found,) = evaluate_file(session, [variables_of(session)], str(tmp_path / "other.txt"))
+    assert found["bytes"] == len("".join(DOCUMENTS).encode())
+
+
+def test_a_score_by_where_a_key_stands_is_refused_in_packed_rows(tmp_path):
+    path = write_folder(tmp_path / "texts", DOCUMENTS)
+    session = opened(tmp_path, data__path=path, data__packing="documents", model__score="location")
+    with pytest.raises(UserError, match=r"config.model.score='location': scores a key by where it stands in its row"):
         session.check()
