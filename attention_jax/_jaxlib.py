@@ -25,7 +25,7 @@ MENDED_BY = {"jaxlib": FUSION, "jax-cuda12-pjrt": ATOMICS, "jax-cuda13-pjrt": AT
 
 
 def mend() -> None:
-    """Add to XLA_FLAGS what the installed releases need and the user has not set; a warning where JAX has started.
+    """Add the flags to XLA_FLAGS that the installed releases need and the user has not set; warn where JAX has started.
 
     JAX reads them once, when it starts. They are in the keys of its compilation cache, which therefore hands out no
     program that was compiled without them.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write aside, then rename. Raises OSError where that cannot be done; what was written aside is gone then."""
+    """Write aside, then rename. Raises OSError where that cannot be done; the file aside is then removed."""
     aside = path.with_name(path.name + ".partial")
     try:
         with open(aside, "w", encoding="utf-8") as file:

@@ -140,7 +140,8 @@ def get_config(variant="cpu,characters"):
     for name, known in ((model, MODELS), (corpus, CORPORA)):
         if name not in known:
             raise ValueError(
-                f"no variant {variant!r}: it is MODEL,CORPUS with {', '.join(MODELS)} and {', '.join(CORPORA)}"
+                f"no variant {variant!r}: it is MODEL,CORPUS. Models are {', '.join(MODELS)}; corpora are "
+                f"{', '.join(CORPORA)}."
             )
     recipe = RECIPES.get((model, corpus), {})
     data = CORPORA[corpus] | recipe.get("data", {})
@@ -183,5 +184,5 @@ SWEEPS = {"positions": positions, "attention": attention}
 
 def sweep(name="positions"):
     if name not in SWEEPS:
-        raise ValueError(f"no sweep {name!r}: choose one of {', '.join(SWEEPS)}.")
+        raise ValueError(f"no such sweep: choose one of {', '.join(SWEEPS)}.")
     return SWEEPS[name]()

@@ -290,7 +290,8 @@ def get_config(variant="bahdanau,embedded"):
     for name, known in ((model, MODELS), (corpus, CORPORA)):
         if name not in known:
             raise ValueError(
-                f"no variant {variant!r}: it is MODEL,CORPUS with {', '.join(MODELS)} and {', '.join(CORPORA)}"
+                f"no variant {variant!r}: it is MODEL,CORPUS. Models are {', '.join(MODELS)}; corpora are "
+                f"{', '.join(CORPORA)}."
             )
     budget, recipe = BUDGETS.get(corpus, {}), RECIPES.get((model, corpus), {})
     sections = {"optimizer": OPTIMIZER, "train": TRAIN, "evaluate": EVALUATE}
@@ -366,5 +367,5 @@ SWEEPS = {"rates": rates, "models": models, "luong": luong, "multi30k": multi30k
 
 def sweep(name="rates", variant="bahdanau,embedded"):
     if name not in SWEEPS:
-        raise ValueError(f"no sweep {name!r}: choose one of {', '.join(SWEEPS)}.")
+        raise ValueError(f"no such sweep: choose one of {', '.join(SWEEPS)}.")
     return SWEEPS[name](variant)

@@ -61,7 +61,7 @@ TEXT = {
     "path": "",  # a file; empty: generated sentences
     "task": "text",
     "tokenizer": "characters",  # or pieces: unigram, bpe
-    "vocabulary": 256,  # of pieces
+    "vocabulary": 512,  # of pieces, at most: 256 are single bytes
     "held_out": 0.1,  # the last share of the text
     "length": 64,  # of the context in training
     "batch": 32,

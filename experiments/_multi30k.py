@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from absl import app
 from tabulate import tabulate
 
-from attention_jax.evaluation.by_task import OfSeed, Scores, answer
-from attention_jax.evaluation.comparison import Interval, Measured, compare, interval, places_of
+from attention_jax.evaluation.by_group import OfSeed, Scores, answer
+from attention_jax.evaluation.comparison import Interval, Measured, baselines_of, compare, interval
 from attention_jax.reports.extrapolation import length_curves, panels
 from attention_jax.reports.figures import curves
 from attention_jax.runs.code import ROOT, changes
@@ -39,7 +39,7 @@ Record = Mapping[str, Any]  # of a cell and seed: see attention_jax/sweeps/recor
 
 
 class Row(NamedTuple):
-    """A model's cells, a record a seed; comparable is what differs from the baseline in the model alone."""
+    """A model's records, one a seed; it is comparable where it differs from the baseline in the model alone."""
 
     model: str
     records: Sequence[Record]
@@ -77,7 +77,7 @@ def read() -> list[Row]:
 def table_of(rows: Sequence[Row]) -> list[dict[str, str]]:
     """The lines of the table: means over seeds with their 95% intervals, and differences to the baseline."""
     measured = [Measured(row.model, "" if row.is_comparable else row.model, row.values("test.bleu")) for row in rows]
-    compared = compare("test.bleu", measured, places_of(measured, BASELINE))
+    compared = compare("test.bleu", measured, baselines_of(measured, BASELINE))
     return [_line(row, found.difference) for row, found in zip(rows, compared.rows, strict=True)]
 
 

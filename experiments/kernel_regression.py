@@ -53,8 +53,8 @@ def finish(program: Program, configs: Sequence[ConfigDict], runs: Sequence[Run])
     found = jax.device_get(program(*(jnp.stack(column) for column in zip(*arguments, strict=True))))
     profiler.stop()
     return [
-        {"estimators": {name: summary(errors[place]) for name, errors in found.items()}}
-        for place in range(len(configs))
+        {"estimators": {name: summary(errors[index]) for name, errors in found.items()}}
+        for index in range(len(configs))
     ]
 
 
@@ -101,6 +101,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     check=check,
     dynamic=("data.noise", "kernel.width"),
+    steps=lambda config: 1,
     on_cpu="vmap",
     metric=lambda config: "estimators.kernel.mse_mean",
 )

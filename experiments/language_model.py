@@ -12,8 +12,9 @@ from attention_jax.reports.page import Table
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
+from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
-from attention_jax.runs.training import check_training, plan_of
+from attention_jax.runs.training import check_training, timetable_of
 from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.messages import tell_text
 from attention_jax.tasks.language_model.opened import OpenedLanguageModel
@@ -21,7 +22,11 @@ from attention_jax.tasks.language_model.session import Session
 from attention_jax.tasks.language_model.stream import OPENERS, evaluate_file, identify
 from attention_jax.tasks.language_model.training import task_of
 from attention_jax.training.description import Description
+from attention_jax.training.hyper import rule_of
 from attention_jax.training.loop import trainer
+
+EVALUATED = ("length", "stride", "batch", "tokens", "positions")  # keys of `config.evaluate`
+GENERATED = ("tokens", "temperature", "top_k", "top_p", "samples", "seed", "prompts", "context")
 
 
 def together(session: Session, how: str) -> Together:
@@ -29,8 +34,11 @@ def together(session: Session, how: str) -> Together:
     check_usable(session)
     if session.source.text is not None:
         tell_text(session.source.text)
-    plan = plan_of(session.config)
-    return Together(finish=functools.partial(finish, session), trainer=trainer(task_of(session), plan, how))
+    timetable = timetable_of(session.config)
+    return Together(
+        finish=functools.partial(finish, session),
+        trainer=trainer(task_of(session), timetable, rule_of(session.config.optimizer), how),
+    )
 
 
 def finish(session: Session, configs: Sequence[ConfigDict], runs: Sequence[Run]) -> list[dict]:
@@ -41,12 +49,14 @@ def finish(session: Session, configs: Sequence[ConfigDict], runs: Sequence[Run])
 def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
     every = session.variables(config, run.path)
     logged = [run.mean_over_steps("train.loss", seed, after=config.train.steps - 1) for seed in config.seeds]
-    measured = [session.measure(variables, config) for variables in every]
-    found = [{"train": {"loss": loss}, **numbers} for loss, numbers in zip(logged, measured, strict=True)]
+    results = [
+        {"train": {"loss": loss}, **session.measure(variables, config)}
+        for loss, variables in zip(logged, every, strict=True)
+    ]
     prompts.write_samples(session, config, every[0], run.path)
     data = {} if session.source.text is None else {k: v for k, v in session.source.text.meta.items() if k != "digests"}
     more = {"backend": session.model.backend, "cost": session.cost | pace(run, config), "data": data}
-    return over_seeds(found) | more
+    return over_seeds(results) | more
 
 
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:
@@ -61,6 +71,7 @@ def evaluate_text(session: Session, config: ConfigDict, run: Run, path: str) -> 
 
 def generate(session: Session, config: ConfigDict, run: Run, prompt: str) -> Iterator[str]:
     """What the first seed writes after a prompt, as `config.generate` says."""
+    prompts.require_writing(config)
     return prompts.generate(session, config, session.variables(config, run.path)[0], prompt)
 
 
@@ -71,6 +82,8 @@ def describe(config: ConfigDict) -> Description:
 
 def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used."""
+    require_keys("evaluate", config.evaluate, EVALUATED)
+    require_keys("generate", config.generate, GENERATED)
     check_training(config)
     check_usable(Session(config, None, OPENERS))
 

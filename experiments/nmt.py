@@ -22,8 +22,9 @@ from attention_jax.reports.translation import (
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run, read_config
+from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
-from attention_jax.runs.training import check_training, plan_of
+from attention_jax.runs.training import check_training, timetable_of
 from attention_jax.tasks.translation import model
 from attention_jax.tasks.translation.by_length import conclude
 from attention_jax.tasks.translation.combining import require_combination
@@ -36,17 +37,21 @@ from attention_jax.tasks.translation.programs import translator
 from attention_jax.tasks.translation.session import Session, open_session
 from attention_jax.tasks.translation.training import task_of
 from attention_jax.training.description import Description
+from attention_jax.training.hyper import rule_of
 from attention_jax.training.loop import trainer
 from attention_jax.training.saved import best_variables
 from attention_jax.training.state import Variables
+
+EVALUATED = (  # keys of `config.evaluate`
+    *("bleu_tokens", "combine", "last", "beams", "test_beams", "length_penalty", "n_best"),
+    *("temperature", "top_k", "top_p", "seed", "alignment_layer", "examples", "book_sentences"),
+)
 
 
 def together(session: Session, how: str) -> Together:
     """What runs with this session's model and data share: the corpus, and every program."""
     config = session.config
-    plan = plan_of(config)
-    if config.evaluate.examples < 1:
-        raise UserError(f"config.evaluate.examples={config.evaluate.examples}: needs 1 or more.")
+    timetable = timetable_of(config)
     bleu_tokens(config)  # what cannot be counted is refused before any work
     require("sacrebleu")
     tell_import(session.corpus.meta)
@@ -54,7 +59,7 @@ def together(session: Session, how: str) -> Together:
     task = task_of(session)
     return Together(
         finish=functools.partial(finish, session, task.steps_per_epoch),
-        trainer=trainer(task, plan, how),
+        trainer=trainer(task, timetable, rule_of(config.optimizer), how),
         start_from=functools.partial(start_from, session),
     )
 
@@ -68,7 +73,7 @@ def start_from(session: Session) -> Variables | None:
     if other is None:
         raise UserError(f"config.train.init_from={named!r}: no run there.")
     if other.model != session.config.model:
-        raise UserError(f"config.train.init_from={named!r}: its config.model is another one.")
+        raise UserError(f"config.train.init_from={named!r}: was trained with another config.model.")
     return best_variables(other, Path(named), session.init, session.corpus.vocabulary)[0]
 
 
@@ -83,15 +88,15 @@ def _finish(session: Session, steps_per_epoch: int, config: ConfigDict, run: Run
     every = session.trained(config, run.path)
     found = [measure(session, trained) for trained in every]
     write_outputs(config, run.path, every[0], [outputs for _, outputs in found])
-    measured = [numbers for numbers, _ in found]
-    if len(measured) == len(losses):
-        measured = [
-            {**member, "train": {"loss": value, **member["train"]}}
-            for value, member in zip(losses, measured, strict=True)
+    results = [numbers for numbers, _ in found]
+    if len(results) == len(losses):
+        results = [
+            {**numbers, "train": {"loss": loss, **numbers["train"]}}
+            for loss, numbers in zip(losses, results, strict=True)
         ]
     data = {k: v for k, v in session.corpus.meta.items() if k != "digests"}  # `fingerprint` stands for them
     backend = session.programs.model.backend
-    return over_seeds(measured) | {"backend": backend, "cost": session.cost | pace(run, config), "data": data}
+    return over_seeds(results) | {"backend": backend, "cost": session.cost | pace(run, config), "data": data}
 
 
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:
@@ -105,8 +110,8 @@ def evaluate_files(
     """Measure a trained run on sentences and their translations that it need not know."""
     every = session.trained(config, run.path)
     splits = [split_of_files(trained, sources, targets) for trained in every]
-    measured = [measure_split(trained, split, config) for trained, split in zip(every, splits, strict=True)]
-    return over_seeds([found.numbers for found in measured])
+    found = [measure_split(trained, split, config) for trained, split in zip(every, splits, strict=True)]
+    return over_seeds([one.numbers for one in found])
 
 
 def translate(
@@ -142,8 +147,12 @@ def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list
 
 def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used: of training, of evaluation, and of the model."""
+    require_keys("data", config.data, DataConfig._fields)
+    require_keys("evaluate", config.evaluate, EVALUATED)
     check_training(config)
     require_combination(config)
+    if config.evaluate.examples < 1:
+        raise UserError(f"config.evaluate.examples={config.evaluate.examples}: needs 1 or more.")
     if config.evaluate.test_beams < 0:
         raise UserError(f"config.evaluate.test_beams={config.evaluate.test_beams}: needs 0 or more.")
     translator(model.build(config, config.data.vocabulary, config.data.vocabulary), config)
@@ -182,5 +191,5 @@ EXPERIMENT = Experiment(
     opened=OpenedTranslator,
     flops=lambda session: session.cost["flops"],
     conclude=conclude,
-    compared_by=("train.nll", "validation.perplexity_per_word", "validation.bleu"),
+    compared_by=("train.nll", "validation.perplexity_per_word", "validation.bleu", "validation.chrf"),
 )

@@ -18,8 +18,9 @@ from attention_jax.reports.run import estimate, measured_line, title_of
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
+from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
-from attention_jax.runs.training import check_training, plan_of
+from attention_jax.runs.training import check_training, timetable_of
 from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.algorithmic import open_algorithmic
 from attention_jax.tasks.language_model.extrapolation import BEYOND, conclude, name_of
@@ -30,6 +31,7 @@ from attention_jax.tasks.language_model.source import Curves
 from attention_jax.tasks.language_model.text import identify, open_text
 from attention_jax.tasks.language_model.training import task_of
 from attention_jax.training.description import Description
+from attention_jax.training.hyper import rule_of
 from attention_jax.training.loop import trainer
 
 OPENERS = {"algorithmic": open_algorithmic, "text": open_text}
@@ -38,10 +40,10 @@ OPENERS = {"algorithmic": open_algorithmic, "text": open_text}
 def together(session: Session, how: str) -> Together:
     """What runs that differ in seed, task and optimizer share: a source and every program."""
     check_usable(session)
-    plan = plan_of(session.config)
+    timetable = timetable_of(session.config)
     return Together(
         finish=functools.partial(finish, session),
-        trainer=trainer(task_of(session), plan, how),
+        trainer=trainer(task_of(session), timetable, rule_of(session.config.optimizer), how),
         traced=session.source.traced,
     )
 
@@ -82,6 +84,7 @@ def describe(config: ConfigDict) -> Description:
 
 def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used."""
+    require_keys("evaluate", config.evaluate, ("positions",))
     check_training(config)
     check_usable(Session(config, None, OPENERS))
 
@@ -97,6 +100,7 @@ def generate(session: Session, config: ConfigDict, run: Run, prompt: str) -> Ite
     """What the first seed writes after a prompt, as `config.generate` says. Raises UserError for a run without text."""
     if session.source.text is None:
         raise UserError(f"config.data.source={config.data.source!r}: has no text to go on with; only 'text' has.")
+    prompts.require_writing(config)
     return prompts.generate(session, config, session.variables(config, run.path)[0], prompt)
 
 

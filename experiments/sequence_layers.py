@@ -133,5 +133,6 @@ EXPERIMENT = Experiment(
     figures=figures,
     tables=tables,
     check=check,
+    steps=lambda config: 1,
     metric=lambda config: f"exponents.{config.layers[0]}.flops",
 )

@@ -11,7 +11,7 @@ from attention_jax.launcher import experiments
 from attention_jax.launcher.modes import MODES
 from attention_jax.runs.experiment import Experiment, Request
 from attention_jax.sweeps.folder import Sweep, open_sweep, read_result
-from attention_jax.sweeps.plan import Group, Plan, PlannedCell
+from attention_jax.sweeps.plan import Plan, PlannedCell, Program
 from attention_jax.sweeps.planning import make_plan
 from attention_jax.sweeps.settings import POPULATION, SWEEP
 from attention_jax.sweeps.space import grid, product, seeds
@@ -127,8 +127,8 @@ def sweep_of(
         }
     )
     experiment = Experiment(*[lambda *a: None] * 5)
-    group = Group("group", {"experiment": "e", "train.steps": steps}, "loop", [list(planned)])
-    sweep = Sweep(folder, experiment, config.lock(), Plan("code", planned, [group]))
+    program = Program("program", {"experiment": "e", "train.steps": steps}, "loop", [list(planned)])
+    sweep = Sweep(folder, experiment, config.lock(), Plan("code", planned, [program]))
     for name, value in results.items():
         path = sweep.cell(name)
         path.mkdir(parents=True)

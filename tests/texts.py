@@ -27,8 +27,8 @@ def write_jsonl(path, documents, key="text"):
 
 def write_folder(folder, documents):
     folder.mkdir()
-    for place, text in enumerate(documents):
-        (folder / f"{place:03}.txt").write_bytes(text.encode())
+    for index, text in enumerate(documents):
+        (folder / f"{index:03}.txt").write_bytes(text.encode())
     return str(folder)
 
 

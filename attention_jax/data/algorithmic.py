@@ -77,15 +77,15 @@ def require_task(name: str, shortest: int, symbols: int) -> None:
 
 
 def _laid_out(drawn: Drawn, longest: int) -> Example:
-    places = jnp.arange(size(longest))
-    of_x, of_y = (jnp.clip(at, 0, longest - 1) for at in (places, places - drawn.inputs - 1))
+    indices = jnp.arange(size(longest))
+    of_x, of_y = (jnp.clip(at, 0, longest - 1) for at in (indices, indices - drawn.inputs - 1))
     x, y = drawn.x.astype(jnp.int32)[of_x], drawn.y.astype(jnp.int32)[of_y]
     end = drawn.inputs + 1 + drawn.outputs
-    is_output = (places > drawn.inputs) & (places <= end)
+    is_output = (indices > drawn.inputs) & (indices <= end)
     if drawn.given is not None:
-        is_output &= ~drawn.given[of_y] | (places == end)
+        is_output &= ~drawn.given[of_y] | (indices == end)
     tokens = jnp.select(
-        [places < drawn.inputs, places == drawn.inputs, places < end, places == end], [x, SEP, y, END], PAD
+        [indices < drawn.inputs, indices == drawn.inputs, indices < end, indices == end], [x, SEP, y, END], PAD
     )
     return Example(tokens.astype(jnp.int32), is_output)
 
@@ -127,12 +127,12 @@ def _folded(modulus: int) -> Callable[..., Drawn]:
 def _last_occurrence(key: Array, length: Array, longest: int, symbols: int) -> Drawn:
     """Half as many look-ups as inputs: each gives a symbol, and asks which token followed its last occurrence."""
     key_x, key_asked = jax.random.split(key)
-    x, places = _symbols(key_x, longest, symbols), jnp.arange(longest)
+    x, indices = _symbols(key_x, longest, symbols), jnp.arange(longest)
     asked = x[jax.random.randint(key_asked, (longest,), 0, length - 1)]
-    is_seen = (places < length - 1)[None] & (x[None] == asked[:, None])
-    found = x[jnp.max(jnp.where(is_seen, places[None], 0), axis=1) + 1]
+    is_seen = (indices < length - 1)[None] & (x[None] == asked[:, None])
+    found = x[jnp.max(jnp.where(is_seen, indices[None], 0), axis=1) + 1]
     y = jnp.stack([asked, found], axis=1).reshape(-1)[:longest]
-    return Drawn(x, length, y, length // 2 * 2, places % 2 == 0)
+    return Drawn(x, length, y, length // 2 * 2, indices % 2 == 0)
 
 
 def _addition(is_reversed: bool) -> Callable[..., Drawn]:
@@ -140,8 +140,8 @@ def _addition(is_reversed: bool) -> Callable[..., Drawn]:
 
     def draw(key, length, longest, symbols):
         del symbols
-        digits, places = (length - 1) // 2, jnp.arange(longest)
-        a, b = jnp.where(places < digits, jax.random.randint(key, (2, longest), 0, DIGITS), 0)  # the lowest first
+        digits, indices = (length - 1) // 2, jnp.arange(longest)
+        a, b = jnp.where(indices < digits, jax.random.randint(key, (2, longest), 0, DIGITS), 0)  # the lowest first
 
         def add(carry, pair):
             total = carry + pair[0] + pair[1]
@@ -150,9 +150,9 @@ def _addition(is_reversed: bool) -> Callable[..., Drawn]:
         total = jax.lax.scan(add, jnp.int32(0), (a, b))[1]
         ordered = (lambda number, count: number) if is_reversed else _reverse
         x = jnp.where(
-            places < digits,
+            indices < digits,
             FIRST + ordered(a, digits),
-            jnp.where(places == digits, PLUS, FIRST + ordered(b, digits)[jnp.maximum(places - digits - 1, 0)]),
+            jnp.where(indices == digits, PLUS, FIRST + ordered(b, digits)[jnp.maximum(indices - digits - 1, 0)]),
         )
         return Drawn(x, 2 * digits + 1, FIRST + ordered(total, digits + 1), digits + 1)
 

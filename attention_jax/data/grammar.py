@@ -250,7 +250,7 @@ def _agree(adjective: tuple[str, str, str], is_feminine: bool, is_plural: bool) 
 
 
 def _predicate(subject: Phrase, verb: Verb, mood: str, clitic: tuple[str, str] | None = None) -> Clause:
-    """Subject and verb, and an object pronoun (English, French) where there is one."""
+    """Subject and verb, and an object pronoun (English, French) if there is one."""
     third, do = (verb.third, "does") if subject.person == 2 else (verb.base, "do")
     before, after = {
         "tell": ((), third),

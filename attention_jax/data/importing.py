@@ -183,7 +183,7 @@ def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair
             yield name, pair
         held_out |= own
     validation, test = (0 if path else getattr(config, name) for name, path in given.items())
-    # With files for both, only `train` pairs are drawn; sentences of those files are then left out, not passed over.
+    # With files for both, `train` pairs are drawn from all pairs, and those of held-out sentences are then left out.
     taken = held_out if validation or test else set()
     read = functools.partial(_read, config, "train", config.train_path, notes)
     validation, test = sizes_of(read, validation, test, taken)

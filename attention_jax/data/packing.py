@@ -60,7 +60,7 @@ class Packed(NamedTuple):
 
 
 def _edges(documents: np.ndarray, length: int) -> Int[np.ndarray, " rows+1"]:
-    """A row ends before the first document that does not fit; it is full if its document is longer than a row."""
+    """A row ends before the first document that does not fit, or, in a document longer than a row, when it is full."""
     edges = array.array("q", [0])
     before = 0  # the document's start
     for first in range(1, len(documents), DOCUMENTS_AT_ONCE):

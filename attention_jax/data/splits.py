@@ -29,8 +29,8 @@ def by_source(read: Read, train: int, validation: int, test: int, seed: int, tak
     drawn = _smallest((_hash(key, seed) for key in keys if key not in taken), wanted)
     if drawn and len(drawn) < wanted:
         raise UserError(
-            f"{len(drawn):,} different source sentences{_outside(taken)} are too few for {validation:,} of "
-            f"config.data.validation, {test:,} of test and {max(train, 1):,} of train. Lower one of them."
+            f"{len(drawn):,} different source sentences{_outside(taken)} are too few for config.data.validation="
+            f"{validation}, config.data.test={test} and {max(train, 1):,} to train on. Lower one of them."
         )
     held_out = dict.fromkeys(drawn[:validation], "validation") | dict.fromkeys(
         drawn[validation : validation + test], "test"
@@ -60,8 +60,8 @@ def in_order(read: Read, train: int, validation: int, test: int, seed: int, take
         yield name, pair
     if any(left.values()):
         raise UserError(
-            f"{count:,} pairs{_outside(taken)} are too few for {train:,} of config.data.train, {validation:,} of "
-            f"validation and {test:,} of test. Lower one of them."
+            f"{count:,} pairs{_outside(taken)} are too few for config.data.train={train}, config.data.validation="
+            f"{validation} and config.data.test={test}. Lower one of them."
         )
 
 

@@ -60,5 +60,5 @@ def monotonicity(weights: Weights) -> float:
 
 
 def _looked_at(matrix: np.ndarray) -> int:
-    places = matrix[matrix.any(-1)].argmax(-1)
-    return len(set(places[places < matrix.shape[-1] - 1].tolist()))
+    strongest = matrix[matrix.any(-1)].argmax(-1)
+    return len(set(strongest[strongest < matrix.shape[-1] - 1].tolist()))

@@ -35,10 +35,10 @@ TESTS = ("p_seeds", "p_flips", "p_sentences", "p_bootstrap", "p_adjusted")
 
 
 class Measured(NamedTuple):
-    """What was measured of a setting on a task: settings are compared with those of the same task."""
+    """What was measured of a setting. Settings are compared within their group."""
 
     setting: str
-    task: str = ""
+    group: str = ""
     values: Mapping[int, float] = {}  # seed → the metric
     lost: tuple[int, ...] = ()  # seeds without a value: they diverged, failed or are missing
     statistics: Mapping[int, Float[np.ndarray, "sentences 10"]] = {}  # seed → BLEU's, of every sentence
@@ -54,7 +54,11 @@ class Interval(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A setting's place in a comparison; None where there is nothing to say. p-values are of its difference."""
+    """A setting as it compares; None where there is nothing to say. p-values are of its difference.
+
+    Of a metric on the logarithm the difference is a ratio, exp(ln own − ln baseline), a geometric mean over seeds; its
+    tests are of logarithms.
+    """
 
     measured: Measured
     value: Interval | None = None
@@ -67,23 +71,30 @@ class Row(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Rows as they were measured; places of them: each one's baseline (None: it has none), the order, the best."""
+    """Rows as they were measured; by index, each one's baseline (None: it has none), the order, the best."""
 
     metric: str
     rows: tuple[Row, ...]
     baselines: tuple[int | None, ...]
-    order: tuple[int, ...]  # tasks one after another, each the best first; who lost seeds after who did not
-    best: frozenset[int]  # of each task, those that share the best mean, of those that lost no seed
+    order: tuple[int, ...]  # group after group, the best first; settings that lost seeds after the others
+    best: frozenset[int]  # of each group: the best mean, shared or not, among settings that lost no seed
+
+    @property
+    def contrast(self) -> str:
+        """What a row's `difference` is: a "difference", or a "ratio"."""
+        return metric(self.metric).contrast
 
 
 def compare(name: str, measured: Sequence[Measured], baselines: Sequence[int | None]) -> Comparison:
     """Every setting's mean with its interval, and its difference to its baseline with interval and p-values.
 
+    A metric on the logarithm is compared by it: see `Row`.
+
     Holm's correction is over all differences. Raises UserError where there is no metric of that name.
     """
     rows = [
-        _row(name, one, None if own is None or own == place else measured[own])
-        for place, (one, own) in enumerate(zip(measured, baselines, strict=True))
+        _row(name, one, None if own is None or own == index else measured[own])
+        for index, (one, own) in enumerate(zip(measured, baselines, strict=True))
     ]
     compared = [row for row in rows if row.difference is not None]
     by_sentences = bool(compared) and all(row.p_sentences is not None for row in compared)
@@ -96,35 +107,35 @@ def compare(name: str, measured: Sequence[Measured], baselines: Sequence[int | N
     return Comparison(name, tuple(rows), tuple(baselines), order, _best(name, rows, order))
 
 
-def places_of(measured: Sequence[Measured], setting: str) -> list[int | None]:
-    """Each row's baseline where that is a setting by name: its place on the row's task, None where it is not there."""
-    places = {one.task: place for place, one in enumerate(measured) if one.setting == setting}
-    return [places.get(one.task) for one in measured]
+def baselines_of(measured: Sequence[Measured], setting: str) -> list[int | None]:
+    """The index of each row's baseline: the setting of that name in the row's group; None where the group lacks it."""
+    indices = {one.group: index for index, one in enumerate(measured) if one.setting == setting}
+    return [indices.get(one.group) for one in measured]
 
 
 def ranks(name: str, measured: Sequence[Measured]) -> dict[str, Float[np.ndarray, " seeds"]]:
-    """Each setting's mean reciprocal rank over the tasks, of each seed that all settings have on all tasks.
+    """Each setting's mean reciprocal rank over the groups, for each seed that all settings have in all groups.
 
     Settings that tie share the mean of their ranks; a seed that was lost is the last.
     """
-    tasks, seeds = shared_by_all(measured)
+    groups, seeds = shared_by_all(measured)
     heights = {
-        (one.setting, one.task): [metric(name).height(one.values.get(seed)) for seed in seeds] for one in measured
+        (one.setting, one.group): [metric(name).height(one.values.get(seed)) for seed in seeds] for one in measured
     }
     settings = list(dict.fromkeys(one.setting for one in measured))
-    found = np.array([[heights[setting, task] for task in tasks] for setting in settings])
+    found = np.array([[heights[setting, group] for group in groups] for setting in settings])
     return dict(zip(settings, reciprocal_ranks(found), strict=True)) if found.size else {}
 
 
 def shared_by_all(measured: Sequence[Measured]) -> tuple[list[str], list[int]]:
-    """The tasks that every setting has, and the seeds that it has on all of these."""
+    """The groups that every setting has, and the seeds that every setting has in all of these."""
     by_setting: dict[str, dict[str, set[int]]] = {}
     for one in measured:
-        by_setting.setdefault(one.setting, {})[one.task] = {*one.values, *one.lost}
-    every = list(dict.fromkeys(one.task for one in measured))
-    tasks = [task for task in every if all(task in found for found in by_setting.values())]
-    seeds = [found[task] for found in by_setting.values() for task in tasks]
-    return tasks, sorted(set.intersection(*seeds)) if seeds else []
+        by_setting.setdefault(one.setting, {})[one.group] = {*one.values, *one.lost}
+    every = list(dict.fromkeys(one.group for one in measured))
+    groups = [group for group in every if all(group in found for found in by_setting.values())]
+    seeds = [found[group] for found in by_setting.values() for group in groups]
+    return groups, sorted(set.intersection(*seeds)) if seeds else []
 
 
 def interval(name: str, values: Sequence[float] | Float[np.ndarray, " n"]) -> Interval:
@@ -134,12 +145,12 @@ def interval(name: str, values: Sequence[float] | Float[np.ndarray, " n"]) -> In
 
 
 def records(comparison: Comparison) -> list[dict[str, Any]]:
-    """The rows in order, as JSON has them; what there is nothing to say of is left out."""
-    return [_record(comparison.rows[place]) for place in comparison.order]
+    """The rows in order, as dicts for JSON; what is None is left out."""
+    return [_record(comparison.rows[index], comparison.contrast) for index in comparison.order]
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What a reader must know of tests that cannot find what is there with so few seeds."""
+    """What a reader must know where there are too few seeds for a test to find a difference."""
     seeds = max((len(row.measured.values) for row in comparison.rows), default=0)
     comparisons = sum(row.p_flips is not None for row in comparison.rows)
     if seeds < 2:
@@ -159,11 +170,15 @@ def _row(name: str, own: Measured, baseline: Measured | None) -> Row:
     common = [seed for seed in own.values if baseline is not None and seed in baseline.values]
     if baseline is None or not common:
         return row
+    is_log = metric(name).is_log
     ours, theirs = (np.array([side.values[seed] for seed in common]) for side in (own, baseline))
+    if is_log:
+        ours, theirs = np.log(ours), np.log(theirs)
     if len(common) > 1:
         row = row._replace(p_seeds=_known(paired_t(ours, theirs)), p_flips=sign_flip(ours, theirs))
     if not (own.statistics and baseline.statistics and own.sentences == baseline.sentences):
-        return row._replace(difference=_interval(mean_interval(ours - theirs)))
+        found = mean_interval(ours - theirs)
+        return row._replace(difference=_interval(np.exp(found).tolist() if is_log else found))
     sides = [_side_by_side(side, common) for side in (own, baseline)]
     resampled = [_mean_bleu(resampled_sums(rows, RESAMPLES)) for rows in sides]  # the same sentences of both
     return row._replace(
@@ -174,7 +189,7 @@ def _row(name: str, own: Measured, baseline: Measured | None) -> Row:
 
 
 def _value(name: str, own: Measured) -> Interval:
-    """Over seeds and sentences where the sentences are known, else over seeds; within what the metric can be."""
+    """The mean and its interval: over seeds and sentences where these are known, else over seeds."""
     values = list(own.values.values())
     if not own.statistics:
         return interval(name, values)
@@ -184,39 +199,39 @@ def _value(name: str, own: Measured) -> Interval:
 
 
 def _best_first(name: str, rows: Sequence[Row]) -> tuple[int, ...]:
-    """Places, task by task: whole settings by their means, those that lost seeds, those without a value."""
-    tasks = list(dict.fromkeys(row.measured.task for row in rows))
+    """Indices, group by group: whole settings by their means, those that lost seeds, those without a value."""
+    groups = list(dict.fromkeys(row.measured.group for row in rows))
 
-    def rank(place):
-        row = rows[place]
+    def rank(index):
+        row = rows[index]
         height = metric(name).height(row.value.mean if row.value else None)
-        return tasks.index(row.measured.task), row.value is None, bool(row.measured.lost), -height
+        return groups.index(row.measured.group), row.value is None, bool(row.measured.lost), -height
 
     return tuple(sorted(range(len(rows)), key=rank))
 
 
 def _best(name: str, rows: Sequence[Row], order: Sequence[int]) -> frozenset[int]:
-    """The best of each task, of those that lost no seed: a setting that diverged has only luck."""
+    """The best of each group among the settings that lost no seed: one that diverged is best by luck alone."""
     if metric(name).more_is_better is None:
         return frozenset()
     best: dict[str, set[int]] = {}
-    for place in order:
-        row = rows[place]
+    for index in order:
+        row = rows[index]
         if row.value is None or row.measured.lost:
             continue
-        found = best.setdefault(row.measured.task, {place})
+        found = best.setdefault(row.measured.group, {index})
         if all(rows[other].value.mean == row.value.mean for other in found):  # type: ignore[union-attr]
-            found.add(place)
+            found.add(index)
     return frozenset().union(*best.values())
 
 
-def _record(row: Row) -> dict[str, Any]:
+def _record(row: Row, contrast: str) -> dict[str, Any]:
     own = row.measured
     found: dict[str, Any] = {"setting": own.setting, "seeds": len(own.values)}
-    found |= {"task": own.task} if own.task else {}
+    found |= {"group": own.group} if own.group else {}
     found |= {"lost": len(own.lost)} if own.lost else {}
     found |= _written(row.value) if row.value else {}
-    found |= {"difference": _written(row.difference)} if row.difference else {}
+    found |= {contrast: _written(row.difference)} if row.difference else {}
     return found | {name: p for name in TESTS if (p := getattr(row, name)) is not None}
 
 
@@ -224,7 +239,7 @@ def _written(found: Interval) -> dict[str, float]:
     return {name: value for name, value in found._asdict().items() if value is not None}
 
 
-def _interval(found: tuple[float, float, float]) -> Interval:
+def _interval(found: Sequence[float]) -> Interval:
     return Interval(found[0], _known(found[1]), _known(found[2]))
 
 

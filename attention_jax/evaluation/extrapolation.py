@@ -13,8 +13,8 @@ def area(lengths: Sequence[float], values: Sequence[float]) -> float:
     return float(np.trapezoid(values, lengths) / (lengths[-1] - lengths[0]))
 
 
-def reciprocal_ranks(scores: Float[np.ndarray, "names tasks *rest"]) -> Float[np.ndarray, "names *rest"]:
-    """The mean over tasks of 1 / rank, the highest score first; equal scores share the mean of their ranks."""
+def reciprocal_ranks(scores: Float[np.ndarray, "settings groups *rest"]) -> Float[np.ndarray, "settings *rest"]:
+    """The mean over groups of 1 / rank, the highest score first; equal scores share the mean of their ranks."""
     from scipy.stats import rankdata
 
     return np.mean(1 / rankdata(-np.asarray(scores), axis=0, method="average"), axis=1)

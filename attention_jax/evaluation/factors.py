@@ -15,7 +15,7 @@ class Factor(NamedTuple):
 
     key: str
     levels: tuple[Any, ...]
-    of: tuple[int, ...]
+    level_of: tuple[int, ...]
 
 
 def factors_of(settings: Sequence[Mapping[str, Any]]) -> list[Factor]:
@@ -34,7 +34,7 @@ def factors_of(settings: Sequence[Mapping[str, Any]]) -> list[Factor]:
 
 def is_grid(factors: Sequence[Factor], settings: int) -> bool:
     """Whether so many settings are every combination of the factors' levels, each once."""
-    combinations = {*zip(*(factor.of for factor in factors), strict=True)}
+    combinations = {*zip(*(factor.level_of for factor in factors), strict=True)}
     return settings == len(combinations) == math.prod(len(factor.levels) for factor in factors)
 
 
@@ -51,10 +51,10 @@ def pooled(name: str, rows: Sequence[Row]) -> Interval | None:
 
 
 def best_of(name: str, means: Iterable[Interval | None]) -> set[int]:
-    """The places of the best means, of several that tie all of them; none where neither more nor less is better."""
+    """The indices of the best means, all that tie; none where neither more nor less of the metric is better."""
     row = metric(name)
     heights = [row.height(None if one is None else one.mean) for one in means]
     most = max(heights, default=-math.inf)
     if row.more_is_better is None or most == -math.inf:
         return set()
-    return {place for place, height in enumerate(heights) if height == most}
+    return {index for index, height in enumerate(heights) if height == most}

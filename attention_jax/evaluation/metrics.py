@@ -15,8 +15,8 @@ from attention_jax.errors import UserError
 class Metric(NamedTuple):
     """A row: a pattern of dotted names, whether more is better (None: neither), the least and the greatest value.
 
-    What is `of_objective` holds what a config adds to the training objective, such as dropout and label smoothing.
-    Intervals of what `is_log` are made on the logarithm.
+    `depends_on` are keys of a config that change what it measures. A metric `of_text` depends on the tokens too where a
+    tokenizer has <unk>. Where `is_log`, intervals and differences are made on the logarithm.
     """
 
     pattern: str
@@ -24,11 +24,17 @@ class Metric(NamedTuple):
     low: float
     high: float
     unit: str
-    of_objective: bool = False
+    depends_on: tuple[str, ...] = ()
+    of_text: bool = False
     is_log: bool = False
 
+    @property
+    def contrast(self) -> str:
+        """What tells two values apart: their "difference", or, on the logarithm, the "ratio" between them."""
+        return "ratio" if self.is_log else "difference"
+
     def height(self, value: float | None) -> float:
-        """The value so that more is better; −∞ where it is not finite or not there: what is lost is never best."""
+        """The value so that more is better; −∞ where it is not finite or not known: what is lost is never best."""
         if value is None or not math.isfinite(value):
             return -math.inf
         return value if self.more_is_better else -value
@@ -36,23 +42,33 @@ class Metric(NamedTuple):
 
 LESS, MORE, NEITHER = False, True, None
 NATS = "nats a target token"
+# The keys of a config that change the training objective, those that change what a token is, and what BLEU counts.
+OBJECTIVE = (
+    "optimizer.dropout",
+    "optimizer.label_smoothing",
+    "model.dropout_sites",
+    "model.kwargs.dropout_sites",
+)
+TOKENS = ("data.tokenizer", "data.vocabulary", "data.min_count", "data.joint_vocabulary")
+BLEU_TOKENS = ("evaluate.bleu_tokens",)
+WITH_UNKNOWN = ("words", "spacy", "moses")  # tokenizers whose rare words are all <unk>, which is easily guessed
 
 METRICS = (
-    Metric("train.loss", LESS, 0, math.inf, NATS, of_objective=True),
-    Metric("train.gradient_norm", LESS, 0, math.inf, "norm", of_objective=True),
+    Metric("train.loss", LESS, 0, math.inf, NATS, OBJECTIVE + TOKENS),
+    Metric("train.gradient_norm", LESS, 0, math.inf, "norm", OBJECTIVE),
     Metric("train.learning_rate", NEITHER, 0, math.inf, "rate"),
     Metric("train.tokens", NEITHER, 0, math.inf, "tokens"),
     Metric("train.step_seconds", LESS, 0, math.inf, "seconds"),
-    Metric("*nll", LESS, 0, math.inf, NATS),
-    Metric("*loss", LESS, 0, math.inf, NATS),
-    Metric("*perplexity", LESS, 1, math.inf, "perplexity a token", is_log=True),
-    Metric("*perplexity_sliding", LESS, 1, math.inf, "perplexity a token", is_log=True),
-    Metric("*perplexity_per_word", LESS, 1, math.inf, "perplexity a word", is_log=True),
-    Metric("*bits_per_byte", LESS, 0, math.inf, "bits a byte"),
-    Metric("*perplexity_by_length.*", LESS, 1, math.inf, "perplexity a token", is_log=True),
-    Metric("*bleu", MORE, 0, 100, "BLEU"),
+    Metric("*nll", LESS, 0, math.inf, NATS, TOKENS),
+    Metric("*loss", LESS, 0, math.inf, NATS, TOKENS),
+    Metric("*perplexity", LESS, 1, math.inf, "perplexity a token", TOKENS, is_log=True),
+    Metric("*perplexity_sliding", LESS, 1, math.inf, "perplexity a token", TOKENS, is_log=True),
+    Metric("*perplexity_per_word", LESS, 1, math.inf, "perplexity a word", of_text=True, is_log=True),
+    Metric("*bits_per_byte", LESS, 0, math.inf, "bits a byte", of_text=True),
+    Metric("*perplexity_by_length.*", LESS, 1, math.inf, "perplexity a token", TOKENS, is_log=True),
+    Metric("*bleu", MORE, 0, 100, "BLEU", BLEU_TOKENS),
     Metric("*bleu_13a", MORE, 0, 100, "BLEU"),
-    Metric("*bleu_by_length.*", MORE, 0, 100, "BLEU"),
+    Metric("*bleu_by_length.*", MORE, 0, 100, "BLEU", BLEU_TOKENS),
     Metric("*chrf", MORE, 0, 100, "chrF"),
     Metric("book.*", MORE, 0, 1, "the textbook's k = 2 score"),
     Metric("*alignment_error_rate", LESS, 0, 1, "share"),
@@ -64,7 +80,7 @@ METRICS = (
     Metric("*exact_match", MORE, 0, 1, "share"),
     Metric("curves.token_accuracy.*", MORE, 0, 1, "share"),
     Metric("curves.exact_match.*", MORE, 0, 1, "share"),
-    Metric("curves.perplexity*.*", LESS, 1, math.inf, "perplexity a token", is_log=True),
+    Metric("curves.perplexity*.*", LESS, 1, math.inf, "perplexity a token", TOKENS, is_log=True),
     Metric("mrr", MORE, 0, 1, "mean reciprocal rank"),
     Metric("kendall_tau", MORE, -1, 1, "τ"),
     Metric("*mse_mean", LESS, 0, math.inf, "squared error"),
@@ -77,24 +93,19 @@ METRICS = (
     Metric("*seconds", LESS, 0, math.inf, "seconds"),
 )
 
-# Keys of a config that make the objective that a model is trained for, and those that make what a token is.
-OBJECTIVE = (
-    "optimizer.dropout",
-    "optimizer.label_smoothing",
-    "model.dropout_sites",
-    "model.kwargs.dropout_sites",
-)
-TOKENS = ("data.tokenizer", "data.vocabulary", "data.min_count", "data.joint_vocabulary")
 
+def metric(name: str, asked_by: str = "") -> Metric:
+    """The first row that matches a dotted name.
 
-def metric(name: str, key: str = "") -> Metric:
-    """The first row that matches a dotted name. Raises UserError, naming the config's `key`, where there is none."""
+    Raises UserError where there is none; its message names the flag or key that asked: "config.sweep.metric".
+    """
     if (found := find(name)) is not None:
         return found
     names = {row.pattern.strip("*."): row for row in METRICS}
-    nearest = difflib.get_close_matches(name.rpartition(".")[2], names, n=1, cutoff=0)[0]
+    nearest = difflib.get_close_matches(name.rpartition(".")[2], names, n=1)
+    meant = f"; the nearest is {nearest[0]!r}" if nearest else ""
     raise UserError(
-        f"{key and f'config.{key}='}{name!r}: no metric of that name; the nearest is {nearest!r}. All are in "
+        f"{asked_by and f'{asked_by}='}{name!r}: no metric of that name{meant}. All are in "
         "attention_jax/evaluation/metrics.py."
     )
 
@@ -104,29 +115,30 @@ def find(name: str) -> Metric | None:
     return next((row for row in METRICS if fnmatchcase(name, row.pattern)), None)
 
 
-def require_direction(name: str, key: str) -> None:
+def require_direction(name: str, asked_by: str) -> None:
     """Raise UserError for a metric of which neither more nor less is better: nothing can be chosen by it."""
-    if metric(name, key).more_is_better is NEITHER:
-        raise UserError(f"config.{key}={name!r}: neither more nor less of it is better, so that nothing can be chosen.")
+    if metric(name, asked_by).more_is_better is NEITHER:
+        raise UserError(f"{asked_by}={name!r}: neither more nor less of it is better: nothing can be chosen by it.")
 
 
-def require_comparable(name: str, key: str, configs: Sequence[Mapping[str, Any]], others: Sequence[str]) -> None:
-    """Raise UserError where flat configs differ in what the metric's unit is made of, so that it compares no models.
+def require_comparable(name: str, asked_by: str, configs: Sequence[Mapping[str, Any]], others: Sequence[str]) -> None:
+    """Raise UserError where flat configs differ in what the metric measures, so that it does not compare their models.
 
-    That is their objective, for a metric of the objective; and their tokens, for one that is a token's. The message
-    names the first of `others` that compares them.
+    A metric of the objective needs one objective, a metric a token the same tokens, BLEU one way to count. The message
+    names the first of `others` that compares the configs.
     """
-    if changed := incomparable(name, key, configs):
-        better = [other for other in others if not incomparable(other, key, configs)]
-        advice = f"Compare by another metric: --config.{key}={better[0]}." if better else "Nothing here compares them."
+    if changed := incomparable(name, asked_by, configs):
+        better = [other for other in others if not incomparable(other, asked_by, configs)]
+        advice = f"Compare by another metric: --{asked_by}={better[0]}." if better else "Nothing here compares them."
         raise UserError(
-            f"config.{key}={name!r}: settings differ in {', '.join(changed)}, which changes what {name} measures and "
+            f"{asked_by}={name!r}: settings differ in {', '.join(changed)}, which changes what {name} measures and "
             f"not only how well a model does. {advice}"
         )
 
 
-def incomparable(name: str, key: str, configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys in which configs differ so that a metric does not compare them."""
-    row = metric(name, key)
-    keys = OBJECTIVE * row.of_objective + TOKENS * row.unit.endswith("token")
+def incomparable(name: str, asked_by: str, configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys in which configs differ that keep a metric from comparing them."""
+    row = metric(name, asked_by)
+    has_unknown = any(flat.get("data.tokenizer") in WITH_UNKNOWN for flat in configs)
+    keys = row.depends_on + TOKENS * (row.of_text and has_unknown)
     return [part for part in keys if len({repr(flat.get(part)) for flat in configs}) > 1]

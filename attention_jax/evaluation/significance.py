@@ -79,11 +79,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     p̃_(i) = max_{j ≤ i} min(1, (m − j + 1) p_(j)). NaN stays, and is not counted.
     """
-    known = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
+    known = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
     adjusted, highest = [math.nan] * len(p_values), 0.0
-    for rank, (p, place) in enumerate(known):
+    for rank, (p, index) in enumerate(known):
         highest = max(highest, min(1.0, (len(known) - rank) * p))
-        adjusted[place] = highest
+        adjusted[index] = highest
     return adjusted
 
 

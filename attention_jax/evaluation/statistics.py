@@ -66,8 +66,9 @@ def two_level_interval(
     """The mean over seeds of a score of sentences, with an interval over both: x̄ ± √(h_s² + h_r²).
 
     h_s is the half-width over the seeds (Student's t), h_r the normal one of the mean score over resamples of the
-    sentences; half-widths add in squares (Zou & Donner 2008, eq. 5). What varies by seed and sentence is in both, so
-    that it covers rather more than it says. One seed has the interval over sentences alone.
+    sentences; half-widths add in squares (Zou & Donner 2008, eq. 5). Variation by seed and sentence
+    together is in both, so that the interval covers rather more than it says. One seed has the interval over sentences
+    alone.
     """
     mean, seeds = float(np.mean(values)), 0.0
     if len(values) > 1:
@@ -76,35 +77,35 @@ def two_level_interval(
     return mean, mean - half, mean + half
 
 
-def summarize(members: Sequence[Mapping[str, Any]], prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Means of what the members (one a seed) measured, and 95% intervals where there are two or more, both nested.
+def summarize(results: Sequence[Mapping[str, Any]], prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+    """Means over results, one a seed, and 95% intervals where there are two or more; both are nested as these are.
 
-    What is not a number is taken from the first member. `prefix` is of the metrics' names.
+    What is not a number is taken from the first result. `prefix` stands before metrics' names.
     """
     means: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
-    for name, value in members[0].items():
-        values = [member[name] for member in members]
+    for name, value in results[0].items():
+        values = [result[name] for result in results]
         if isinstance(value, Mapping):
             means[name], intervals[name] = summarize(values, f"{prefix}{name}.")
         elif not isinstance(value, (int, float)):
             means[name] = value
         else:
             means[name], *ends = metric_interval(f"{prefix}{name}", values)
-            if len(members) > 1:
+            if len(results) > 1:
                 intervals[name] = ends
     return means, {name: found for name, found in intervals.items() if found}
 
 
-def over_seeds(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A run's result: what its one member measured, or means with `ci95` and every one of `members`.
+def over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A run's result from one result a seed: that of its only seed, or means with `ci95` and all of them as `members`.
 
-    `members` has all that was measured of each seed, in the order of the run's `seeds`.
+    `members` are in the order of the run's `seeds`.
     """
-    if len(members) == 1:
-        return dict(members[0])
-    means, intervals = summarize(members)
-    return {**means, "ci95": intervals, "members": list(members)}
+    if len(results) == 1:
+        return dict(results[0])
+    means, intervals = summarize(results)
+    return {**means, "ci95": intervals, "members": list(results)}
 
 
 def fitted_powers(

@@ -10,9 +10,10 @@ from jaxtyping import Float
 from attention_jax.evaluation.bleu import book_bleu, chrf, sacre_bleu
 
 Batch = dict[str, np.ndarray]
-Batches = Iterable[tuple[np.ndarray, Batch]]  # places in the corpus, and padded rows
-Groups = dict[str, tuple[int, int]]  # the fewest and most words of each
-Splits = tuple[str, Callable[[str], list[str]]] | None  # how text is cut into what BLEU counts, and its name
+Batches = Iterable[tuple[np.ndarray, Batch]]  # indices in the corpus, and padded rows
+Bins = dict[str, tuple[int, int]]  # of lengths: the fewest and the most words of each
+# The tokens that BLEU counts: their name, and how a text is cut into them. None: sacreBLEU's own.
+BleuTokens = tuple[str, Callable[[str], list[str]]] | None
 
 
 class RowLosses(NamedTuple):
@@ -24,10 +25,10 @@ class RowLosses(NamedTuple):
 
 def row_losses(loss: Callable[[Batch], Any], batches: Batches) -> RowLosses:
     """`loss` gives the sums and counts of a batch's rows; pairs are in the corpus's order."""
-    rows = [(places, jax.device_get(loss(batch))) for places, batch in batches]
-    order = np.argsort(np.concatenate([places for places, _ in rows]))
+    rows = [(indices, jax.device_get(loss(batch))) for indices, batch in batches]
+    order = np.argsort(np.concatenate([indices for indices, _ in rows]))
     columns = (
-        np.concatenate([getattr(sums, part)[: len(places)] for places, sums in rows]) for part in ("total", "count")
+        np.concatenate([getattr(sums, part)[: len(indices)] for indices, sums in rows]) for part in ("total", "count")
     )
     return RowLosses(*(np.asarray(column, np.float64)[order] for column in columns))
 
@@ -42,14 +43,14 @@ def losses(rows: RowLosses, words: int) -> dict[str, float]:
     return found | ({"perplexity_per_word": _exp(total / words)} if words else {})
 
 
-def perplexity_by_length(lengths: Sequence[int], rows: RowLosses, groups: Groups) -> dict[str, float]:
-    """Perplexity a target token of the pairs in each group, by the number of source words of every pair."""
+def perplexity_by_length(lengths: Sequence[int], rows: RowLosses, bins: Bins) -> dict[str, float]:
+    """Perplexity a target token of the pairs in each bin, by the number of source words of every pair."""
     words = np.asarray(lengths)
-    members = {name: (low <= words) & (words <= high) for name, (low, high) in groups.items()}
+    inside = {name: (low <= words) & (words <= high) for name, (low, high) in bins.items()}
     return {
-        name: _exp(float(rows.nats[one].sum()) / float(rows.tokens[one].sum()))
-        for name, one in members.items()
-        if one.any()
+        name: _exp(float(rows.nats[chosen].sum()) / float(rows.tokens[chosen].sum()))
+        for name, chosen in inside.items()
+        if chosen.any()
     }
 
 
@@ -58,20 +59,20 @@ def gather_rows(program: Callable[[Batch], Any], batches: Batches) -> list[np.nd
     rows: dict[int, np.ndarray] = {}
     for index, batch in batches:
         rows.update(zip(index.tolist(), np.asarray(program(batch)), strict=False))
-    return [rows[place] for place in sorted(rows)]
+    return [rows[index] for index in sorted(rows)]
 
 
 def score_translations(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    splits: Splits = None,
+    tokens: BleuTokens = None,
 ) -> dict[str, Any]:
     """`bleu`, `bleu_13a` and `chrf` with their signatures.
 
-    `bleu` is sacreBLEU's own, or over the tokens of `splits`, a function with its name.
+    `bleu` is sacreBLEU's own, or over `tokens`.
     """
     scores = {
-        "bleu": _bleu(hypotheses, references, splits),
+        "bleu": _bleu(hypotheses, references, tokens),
         "bleu_13a": sacre_bleu(hypotheses, references),
         "chrf": chrf(hypotheses, references),
     }
@@ -86,9 +87,9 @@ def spaced(
     return [" ".join(split(text)) for text in hypotheses], [[" ".join(split(t)) for t in group] for group in references]
 
 
-def length_groups(lengths: Sequence[int], groups: int = 5) -> Groups:
+def length_bins(lengths: Sequence[int], count: int = 5) -> Bins:
     """About equally many sentences each, by their numbers of words: {"3-7": (3, 7), …}."""
-    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, groups + 1)[1:], method="higher"))
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, count + 1)[1:], method="higher"))
     found, low = {}, min(lengths)
     for high in edges.tolist():
         found[f"{low}-{high}" if low < high else f"{low}"] = (low, high)
@@ -100,14 +101,14 @@ def bleu_by_length(
     lengths: Sequence[int],
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    groups: Groups,
-    splits: Splits = None,
+    bins: Bins,
+    tokens: BleuTokens = None,
 ) -> dict[str, float]:
-    """`bleu` of the sentences in each group, by their numbers of source words."""
+    """`bleu` of the sentences in each bin, by their numbers of source words."""
     found = {}
-    for name, (low, high) in groups.items():
-        members = [i for i, length in enumerate(lengths) if low <= length <= high]
-        found[name], _ = _bleu([hypotheses[i] for i in members], [references[i] for i in members], splits)
+    for name, (low, high) in bins.items():
+        inside = [i for i, length in enumerate(lengths) if low <= length <= high]
+        found[name], _ = _bleu([hypotheses[i] for i in inside], [references[i] for i in inside], tokens)
     return found
 
 
@@ -123,10 +124,10 @@ def book_scores(hypotheses: dict[str, list[str]], references: dict[str, list[lis
     return {"mean": float(np.mean(list(scores.values()))), **scores} if scores else {}
 
 
-def _bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], splits: Splits) -> tuple[float, str]:
-    if splits is None:
+def _bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokens: BleuTokens) -> tuple[float, str]:
+    if tokens is None:
         return sacre_bleu(hypotheses, references)
-    name, split = splits
+    name, split = tokens
     bleu, signature = sacre_bleu(*spaced(hypotheses, references, split), tokenize="none")
     return bleu, signature.replace("tok:none", f"tok:{name}")
 

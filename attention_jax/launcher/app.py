@@ -9,13 +9,13 @@ from absl import app
 from ml_collections import ConfigDict, config_flags
 
 from attention_jax.errors import UserError
-from attention_jax.launcher import config_files, experiments, flags
+from attention_jax.launcher import config_files, experiments, flags, stored
 from attention_jax.launcher.messages import guarded
 from attention_jax.launcher.modes import MODES
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.machine import set_up
 from attention_jax.runs.provenance import provenance
-from attention_jax.sweeps.folder import is_sweep, stored_config
+from attention_jax.sweeps.folder import is_sweep
 
 
 def launch(command: Sequence[str], started: float) -> None:
@@ -33,9 +33,7 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
     runs = _runs()
     workdir = runs[0] if runs else Path(flags.WORKDIR.value or _default_workdir())
     asked = flags.CONFIG.value
-    config = asked if asked is not None else stored_config(workdir)
-    if config is None:
-        raise UserError(f"{workdir}: no run here. Name an experiment with --config=configs/…")
+    config = asked if asked is not None else stored.read(workdir, "--runs: " if runs else "")
     mode = _mode(config, workdir)
     if flags.DEBUG_NANS.value and mode != "train":
         raise UserError(f"--debug_nans: is for --mode=train, and this is {mode}: train the cell or run in question.")

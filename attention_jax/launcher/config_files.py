@@ -41,4 +41,4 @@ def space(file: str, variant: str = "", name: str = "") -> list[dict]:
     try:
         return defined["sweep"](**{key: value for key, value in asked.items() if value and key in takes})
     except ValueError as error:
-        raise UserError(f"--sweep={name}: {error}") from None
+        raise UserError(f"--sweep={name}: {error}" if name else f"{file}: {error}") from None

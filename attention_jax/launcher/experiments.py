@@ -3,18 +3,20 @@
 import importlib
 import importlib.util
 import pkgutil
+from pathlib import Path
 from types import ModuleType
 
 from attention_jax.errors import UserError
 from attention_jax.runs.experiment import Experiment
 
-PACKAGES = ("attention_jax.experiments", "experiments")  # the installed copy; the working folder's or checkout's own
+PACKAGES = ("attention_jax.experiments", "experiments")  # the installed copy; the working folder's and checkout's own
+ROOT = Path(__file__).resolve().parent.parent.parent  # of the checkout
 
 
 def load(name: str) -> Experiment:
     """The experiment that a config names: `nmt` is a file of an `experiments` package, `mylab.study` any module.
 
-    A file of the working folder's or the checkout's `experiments` goes before the installed package's.
+    A file of the working folder's `experiments` goes before the checkout's, and these before the installed package's.
     Raises UserError where there is no such module, or no `EXPERIMENT` in it.
     """
     module = _imported(name) if "." in name else _listed(name)
@@ -34,11 +36,25 @@ def names() -> dict[str, str]:
     """Each experiment that a name without a dot can mean, and its module."""
     found: dict[str, str] = {}
     for package in PACKAGES:
-        spec = importlib.util.find_spec(package)
-        folders = (spec.submodule_search_locations or ()) if spec else ()
-        files = [file.name for file in pkgutil.iter_modules(folders) if not file.name.startswith("_")]
+        files = [file.name for file in pkgutil.iter_modules(_folders(package)) if not file.name.startswith("_")]
         found |= {name: f"{package}.{name}" for name in files}
     return found
+
+
+def _folders(package: str) -> list[str]:
+    """Where a package's modules are looked for, the first first.
+
+    Of several `experiments`, Python itself takes one alone, which would hide the checkout's or the working folder's.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.submodule_search_locations is None:
+        return []
+    module = importlib.import_module(package)
+    if package == "experiments":
+        homes = [Path.cwd(), *[ROOT] * (ROOT / "launch.py").is_file()]
+        own = [str(home / package) for home in homes if (home / package).is_dir()]
+        module.__path__ = list(dict.fromkeys((*own[:1], *module.__path__, *own)))
+    return list(module.__path__)
 
 
 def _listed(name: str) -> ModuleType:

@@ -56,7 +56,7 @@ data for TFDS.
   {program} --config=configs/nmt.py:bahdanau,tatoeba --config.data.path=PATH/fra.txt --workdir=runs/mine
   {program} --workdir=runs/mine --mode=report
   echo "The cat is not black." | {program} --workdir=runs/mine --mode=translate
-  printf 'ROMEO:\n' | {program} --workdir=runs/shakespeare --mode=generate
+  printf 'ROMEO:\\n' | {program} --workdir=runs/shakespeare --mode=generate
   {program} --config=configs/nmt.py:bahdanau,embedded --mode=sweep --workdir=runs/sweep
   {program} --mode=compare --runs=runs/mine,runs/other
   {program} --config=configs/nmt.py:bahdanau,tsv --config.data.path=PATH --mode=prepare --output=TFDS/fra
@@ -108,13 +108,13 @@ def _with_configs(argv: list[str]) -> list[str]:
     if not _values(argv, "--config") and any(arg.startswith("--config.") for arg in argv):
         own = [f"--config={stored.__file__}:{workdir}" for workdir in _values(argv, "--workdir")]
         argv = [argv[0], *own, *argv[1:]]
-    return [_with_path(argv, place) for place in range(len(argv))]
+    return [_with_path(argv, index) for index in range(len(argv))]
 
 
-def _with_path(argv: list[str], place: int) -> str:
-    arg = argv[place]
+def _with_path(argv: list[str], index: int) -> str:
+    arg = argv[index]
     flag, name = ("--config=", arg[9:]) if arg.startswith("--config=") else ("", arg)
-    if not flag and (place == 0 or argv[place - 1] != "--config"):
+    if not flag and (index == 0 or argv[index - 1] != "--config"):
         return arg
     file, colon, variant = name.partition(":")
     return f"{flag}{config_files.find(file)}{colon}{variant}"

@@ -11,31 +11,7 @@ from attention_jax.errors import UserError, missing
 from attention_jax.launcher import config_files
 from attention_jax.runs.config import flatten
 from attention_jax.runs.interrupt import Interrupted
-
-# What keys are called elsewhere, and what they can be here, the first that the config has.
-ABBREVIATIONS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("lr", "rate", "peak_lr", "base_lr"), ("learning_rate",)),
-    **dict.fromkeys(("wd", "decay", "l2"), ("weight_decay",)),
-    **dict.fromkeys(("bs", "batch_size", "batch"), ("batch_tokens", "batch")),
-    **dict.fromkeys(("epochs", "num_epochs", "num_steps", "max_steps", "iterations", "iters"), ("steps",)),
-    **dict.fromkeys(("warmup", "num_warmup_steps"), ("warmup_steps",)),
-    **dict.fromkeys(("clip", "grad_clip", "max_grad_norm", "gradient_clip"), ("clip_norm",)),
-    **dict.fromkeys(("beta1", "adam_b1", "adam_beta1"), ("b1",)),
-    **dict.fromkeys(("beta2", "adam_b2", "adam_beta2"), ("b2",)),
-    **dict.fromkeys(("epsilon", "adam_eps", "adam_epsilon"), ("eps",)),
-    **dict.fromkeys(("dim", "d_model", "hidden_size", "embed_dim", "n_embd"), ("width", "hidden")),
-    **dict.fromkeys(("d_ff", "ffn", "ffn_dim", "mlp_dim"), ("feed_forward",)),
-    **dict.fromkeys(("num_heads", "n_heads", "n_head"), ("heads",)),
-    **dict.fromkeys(("layers", "num_layers", "n_layers", "n_layer"), ("layers", "encoder_layers")),
-    **dict.fromkeys(("drop", "dropout_rate", "p_drop"), ("dropout",)),
-    **dict.fromkeys(("smoothing", "ls"), ("label_smoothing",)),
-    **dict.fromkeys(("seed", "random_seed"), ("seeds",)),
-    **dict.fromkeys(("vocab", "vocab_size"), ("vocabulary",)),
-    **dict.fromkeys(("max_len", "seq_len", "block_size"), ("max_length", "length")),
-    **dict.fromkeys(("beam", "beam_size", "num_beams"), ("beams",)),
-    **dict.fromkeys(("eval_every", "eval_interval"), ("evaluate_every",)),
-    **dict.fromkeys(("save_every", "ckpt_every"), ("checkpoint_every",)),
-}
+from attention_jax.runs.keys import ABBREVIATIONS, lacking, meant
 
 
 def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
@@ -50,9 +26,8 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except AttributeError as error:
-        if not any(isinstance(arg, KeyError) for arg in error.args):  # which a config raises for a key that it lacks
+        if not (key := lacking(error)):
             raise
-        key = re.sub(r"\W", "", str(error))
         fail(f"the config has no {key!r}: add it to the config file, or use the version that started the run.")
     except ModuleNotFoundError as error:
         if not (message := missing(error.name or "")):
@@ -77,24 +52,18 @@ def unreadable(error: Exception, argv: Sequence[str]) -> str:
         nearest = re.search(r'Did you mean "(\w+)" instead of "(\w+)"', text)
         key = nearest[2] if nearest else re.sub(r"\W", "", text)
         flag = next((arg.partition("=")[0] for arg in argv if f".{key}" in arg), f"--config.{key}")
-        meant = _meant(flag.removeprefix("--config."), key, argv) or (nearest[1] if nearest else "")
-        return f"{flag}: the config has no {key!r}." + (f" Did you mean {meant!r}?" if meant else "")
-    raised = re.findall(r"^\s*\w+Error: (.*)$", text, flags=re.MULTILINE)
+        own = _meant(flag.removeprefix("--config."), argv) or (nearest[1] if nearest else "")
+        return f"{flag}: the config has no {key!r}." + (f" Did you mean {own!r}?" if own else "")
+    raised = re.findall(r"^\s*[\w.]*Error: (.*)$", text, flags=re.MULTILINE)
     return raised[-1] if raised else text.strip().splitlines()[0]
 
 
-def _meant(path: str, abbreviation: str, argv: Sequence[str]) -> str:
+def _meant(path: str, argv: Sequence[str]) -> str:
     """The config's own key for what others call so: its name where it is in the same section, else its path."""
-    keys = _keys(argv) if abbreviation in ABBREVIATIONS else []
-    section = path.rpartition(".")[0]
-    for name in ABBREVIATIONS.get(abbreviation, ()):
-        if f"{section}.{name}".lstrip(".") in keys:
-            return name
-    for name in ABBREVIATIONS.get(abbreviation, ()):
-        for key in keys:
-            if key.rpartition(".")[2] == name:
-                return key
-    return ""
+    section, _, name = path.rpartition(".")
+    found = meant(path, _keys(argv)) if name in ABBREVIATIONS else ""
+    owner, _, own = found.rpartition(".")
+    return own if owner == section else found
 
 
 def _keys(argv: Sequence[str]) -> list[str]:

@@ -12,23 +12,24 @@ from attention_jax.errors import UserError
 from attention_jax.launcher.description import table_of
 from attention_jax.reports.page import show
 from attention_jax.reports.run import estimate, run_page
+from attention_jax.runs.code import Code, changed_since
 from attention_jax.runs.config import flatten
-from attention_jax.runs.experiment import Experiment, Request, Session, finished
+from attention_jax.runs.experiment import Experiment, Request, Session, as_list, finished, made_by
 from attention_jax.runs.folder import Run, read_config, refuse_other, to_json, write_result, write_whole
 from attention_jax.runs.gaining import gain_seeds
 from attention_jax.runs.lines import read_lines, read_whole
+from attention_jax.runs.taking import take
 from attention_jax.runs.training import train_run
 from attention_jax.sweeps.answer import write_answer
 from attention_jax.sweeps.comparing import compare_runs
 from attention_jax.sweeps.engines import ENGINES, Work
-from attention_jax.sweeps.folder import Sweep, failures, is_sweep, open_sweep
+from attention_jax.sweeps.folder import Sweep, current_code, failures, is_sweep, open_sweep, refuse_sweep
 from attention_jax.sweeps.planning import describe_plan, make_plan, preview
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.working import work
 from attention_jax.training.cost import cost
+from attention_jax.training.progress import tell
 from attention_jax.training.replay import watched
-
-SHOWN_CELLS = 8  # of a sweep, in a message
 
 
 def train(experiment: Experiment, request: Request) -> None:
@@ -36,23 +37,30 @@ def train(experiment: Experiment, request: Request) -> None:
     config = request.config
     with request.open(extend=True) as run:
         if run.seeds_before or run.result() is None:
+            code = current_code(experiment, config)  # as it is now
             experiment.check(config)
             session = experiment.open(config, run.path / "data")
             together = experiment.together(session, "loop")
             if request.debug_nans:
                 training = config.seeds[len(run.seeds_before) :]  # those that it has are trained
                 together = together._replace(trainer=watched(together.trainer, training))
+            trained = run
             if run.seeds_before:
-                gain_seeds(config, run, together)
-            train_run(config, run, together)
-            result = finished(config, together.finish([config], [run])[0])
-            _write_report(experiment, session, config, run, result)
-            write_result(run.path, result | {"seconds": round(run.seconds(), 2)})
+                _tell_other_code(run, config, code)
+                trained = gain_seeds(config, run, together)
+            train_run(config, trained, together)
+            result = finished(config, together.finish([config], [trained])[0])
+            result["code"] = {**result["code"], "version": code.version}
+            if run.seeds_before:
+                result |= made_by([run.result() or {}, result])
+            _write_report(experiment, session, config, trained, result, run.path.name)
+            write_result(trained.path, result | {"seconds": round(trained.seconds(), 2)})
+            take(run.path)
         _print_result(run)
 
 
 def evaluate(experiment: Experiment, request: Request) -> None:
-    """Measure a trained run again, as `config.evaluate` says, which may be another; or on a text or pair of files."""
+    """Measure a trained run again, also with another `config.evaluate`; or on a text, or on a pair of files."""
     _require_one_run(request, "evaluate")
     with request.open(ignoring="evaluate") as run:
         if request.reference or request.input != "-":
@@ -79,7 +87,7 @@ def report(experiment: Experiment, request: Request) -> None:
         if result is None:
             raise UserError(f"{run.path}: not finished, nothing to report. Run --mode=train first.")
         session = experiment.open(request.config, run.path / "data")
-        _write_report(experiment, session, request.config, run, result)
+        _write_report(experiment, session, request.config, run, result, run.path.name)
         print(run.path / "report.html")
 
 
@@ -157,7 +165,7 @@ def sweep(experiment: Experiment, request: Request) -> None:
 
 
 def show_plan(experiment: Experiment, request: Request) -> None:
-    """Print a sweep's groups, what is done, and what the rest will take; write nothing."""
+    """Print what shares a program in a sweep, what is done, and what the rest will take; write nothing."""
     with preview(experiment, request) as planned:
         print(describe_plan(planned))
 
@@ -169,6 +177,7 @@ def work_on_sweep(experiment: Experiment, request: Request) -> None:
 
 def compare(experiment: Experiment, request: Request) -> None:
     """Say whether finished runs differ from the first of --runs, with the tests of a sweep and no plan."""
+    _require_folders(output=request.output)
     text = compare_runs(experiment, request.runs, request.metrics)
     if request.output == "-":
         print(text)
@@ -210,16 +219,7 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
 def _require_one_run(request: Request, mode: str) -> None:
     """Raise UserError where no run was started, or the folder is a sweep's, which has many."""
     request.require_run()
-    if not is_sweep(request.workdir):
-        return
-    cells = sorted(path.name for path in (request.workdir / "cells").glob("*") if (path / "result.json").exists())
-    if not cells:
-        raise UserError(f"{request.workdir}: a sweep, none of whose cells is done. Go on with it: --mode=sweep.")
-    named = ", ".join(cells[:SHOWN_CELLS]) + ", …" * (len(cells) > SHOWN_CELLS)
-    raise UserError(
-        f"{request.workdir}: a sweep, and --mode={mode} is of one run: choose one of its {len(cells)} finished cells, "
-        f"{named}: --workdir={request.workdir / 'cells' / cells[0]}"
-    )
+    refuse_sweep(request.workdir, mode, "--workdir")
 
 
 def _require_folders(**outputs: str) -> None:
@@ -277,11 +277,23 @@ def _evaluate_files(experiment: Experiment, request: Request, run: Run) -> dict:
     return experiment.evaluate_files(session, request.config, run, inputs, references)
 
 
-def _write_report(experiment: Experiment, session: Session, config: ConfigDict, run: Run, result: dict) -> None:
+def _tell_other_code(run: Run, config: ConfigDict, code: Code) -> None:
+    """Warn where the seeds that a run has were trained by other code than those that it gains will be."""
+    changed = changed_since(as_list((run.result() or {}).get("code", [])), code)
+    if changed:
+        more = config.seeds[len(run.seeds_before) :]
+        tell(
+            f"{run.path}: its seeds {run.seeds_before} were made by other code; {changed}. Seeds {more} will be of "
+            "today's: choose another --workdir to have all of one code."
+        )
+
+
+def _write_report(
+    experiment: Experiment, session: Session, config: ConfigDict, run: Run, result: dict, name: str
+) -> None:
     tables = experiment.tables(session, config, run, result)
     figures = experiment.figures(session, config, run, result)
-    title = f"{config.experiment}: {run.path.name}"
-    page = run_page(title, flatten(config), flatten(result), tables, figures, to_json(config))
+    page = run_page(f"{config.experiment}: {name}", flatten(config), flatten(result), tables, figures, to_json(config))
     write_whole(run.path / "report.html", page)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from attention_jax.errors import UserError
-from attention_jax.launcher import experiments
+from attention_jax.launcher import experiments, stored
 from attention_jax.runs.folder import Run
-from attention_jax.runs.machine import set_up
-from attention_jax.sweeps.folder import is_sweep, stored_config
+from attention_jax.sweeps.folder import is_sweep
 from attention_jax.sweeps.settings import without_settings
 
 
@@ -24,14 +23,10 @@ def load(folder: str | os.PathLike[str], *, which: str = "best", seed: int | Non
     path = Path(folder)
     if is_sweep(path):
         raise UserError(f"{path}: a sweep; open one of its cells: load({str(path / 'cells')!r} and its name).")
-    stored = stored_config(path)
-    if stored is None:
-        raise UserError(f"{path}: no run here. Start one with --mode=train --config=….")
-    config = without_settings(stored)
+    config = without_settings(stored.read(path))
     experiment = experiments.load(config.experiment)
     if experiment.opened is None:
         raise UserError(f"{path}: config.experiment={config.experiment!r} has nothing to open.")
-    set_up(config.precision)
     session = experiment.open(config, path / "data")
     run = Run(path, time.perf_counter())
     return experiment.opened(config, run, session, which, config.seeds[0] if seed is None else seed)

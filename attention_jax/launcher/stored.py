@@ -1,15 +1,32 @@
-"""A run's own config as a config file, `stored.py:WORKDIR`: what --config.… overrides where no --config is given."""
+"""A run's own config, read from its folder; and as a config file, `stored.py:WORKDIR`, that --config.… overrides."""
 
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from attention_jax.sweeps.folder import stored_config
+from attention_jax.errors import UserError
+from attention_jax.launcher import experiments
+from attention_jax.runs.experiment import require_readable
+from attention_jax.runs.machine import set_up
+from attention_jax.sweeps.folder import is_sweep, stored_config
+from attention_jax.sweeps.settings import without_settings
+
+
+def read(path: Path, flag: str = "") -> ConfigDict:
+    """The config that a run or sweep was started with, once the process is set up for it.
+
+    `flag` opens the error about a folder that a flag named. Raises UserError where there is no run, and for a run whose
+    config this version cannot read. A sweep's config is of no cell yet: its cells are checked when they are planned.
+    """
+    config = stored_config(path)
+    if config is None:
+        raise UserError(f"{flag}{path}: no run here. Start one with --mode=train --config=configs/….")
+    set_up(config.precision)
+    if not is_sweep(path):
+        require_readable(experiments.load(config.experiment), path, without_settings(config))
+    return config
 
 
 def get_config(workdir: str) -> ConfigDict:
     """The config that the run in a folder was started with."""
-    config = stored_config(Path(workdir))
-    if config is None:
-        raise ValueError(f"{workdir}: no run here. Name an experiment with --config=configs/…")
-    return config.unlock()
+    return read(Path(workdir)).unlock()

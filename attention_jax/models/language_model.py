@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, stack_layers
+from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, require_gates, stack_layers
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.mixers import ATTENTION, MIXERS
 from attention_jax.modules.normalization import Norm
@@ -148,8 +148,9 @@ class LanguageModel(nn.Module, kw_only=True):
         """Read the first `counts` (1 or more) of each row's tokens in one pass, as so many steps would.
 
         Gives the logits of the token after the last of them, NaN if the cache has no room for these, and the cache with
-        them.
+        them. Raises ValueError for `edits` that are more than gates.
         """
+        require_gates(edits)
         length, room = tokens.shape[-1], cache.memory.shape[-1]
         index = jnp.minimum(cache.cursor[:, None] + jnp.arange(length)[None], room - 1)
         now = jnp.take_along_axis(cache.memory, index, axis=1)

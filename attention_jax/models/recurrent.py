@@ -10,7 +10,16 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attention_jax import backends
-from attention_jax.modules.attention import NO_EDITS, UNCHANGED, AttentionSpec, Edit, Edits, Heads, edited
+from attention_jax.modules.attention import (
+    NO_EDITS,
+    UNCHANGED,
+    AttentionSpec,
+    Edit,
+    Edits,
+    Heads,
+    edited,
+    require_gates,
+)
 from attention_jax.modules.logits import logits_layer
 from attention_jax.modules.recurrent import RecurrentCell, RecurrentEncoder
 from attention_jax.ops.attention import Attended, Relative, Replacement
@@ -40,7 +49,7 @@ class Memory(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """The layers' states, and the attentional vector that is fed back beside the next word; None: nothing is."""
+    """The layers' states, and with input feeding the attentional vector that is read beside the next word."""
 
     layers: tuple[State, ...]
     feed: Float[Array, "batch f"] | None
@@ -201,12 +210,17 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         edits: Edits = NO_EDITS,
     ) -> Float[Array, "batch t v"]:
         """Logits of every next word, teacher forced. `edits` change the one layer's one head, of kind "cross"."""
-        return self.decode(self.encode(source, lengths, dropout), inputs, dropout, edits)
+        return self.decode(self.encode(source, lengths, dropout, edits), inputs, dropout, edits)
 
     def encode(
-        self, source: Int[Array, "batch s"], lengths: Int[Array, " batch"], dropout: Dropout | None = None
+        self,
+        source: Int[Array, "batch s"],
+        lengths: Int[Array, " batch"],
+        dropout: Dropout | None = None,
+        edits: Edits = NO_EDITS,
     ) -> Memory:
-        """The source's memory; tokens from a sentence's length on are padding."""
+        """The source's memory; tokens from a sentence's length on are padding. The encoder has no heads to edit."""
+        del edits
         valid = jnp.arange(source.shape[-1])[None, :] < lengths[:, None]
         embedded = drop(self.source_embedding(source), self.dropout_at("embeddings", 0, dropout))
         values, states = self.encoder(embedded, valid, self.dropout_at("layers", 0, dropout))
@@ -250,7 +264,11 @@ class RecurrentTranslator(nn.Module, kw_only=True):
     def step(
         self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
     ) -> tuple[Float[Array, "batch v"], Cache]:
-        """Logits of the word after `tokens`, and the cache with them."""
+        """Logits of the word after `tokens`, and the cache with them.
+
+        Raises ValueError for `edits` that are more than gates.
+        """
+        require_gates(edits)
         embedded = self.target_embedding(tokens)
         edit = jax.tree.map(lambda array: array[0], _by_word(edits, 1))
         word = Word(self._gates_of(embedded), cache.cursor, edit=edit)

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, stack_layers
+from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, require_gates, stack_layers
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
@@ -169,7 +169,11 @@ class Transformer(nn.Module, kw_only=True):
     def step(
         self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
     ) -> tuple[Float[Array, "batch v"], Cache]:
-        """Logits of the token after `tokens`, NaN if the cache has no room for these, and the cache with them."""
+        """Logits of the token after `tokens`, NaN if the cache has no room for these, and the cache with them.
+
+        Raises ValueError for `edits` that are more than gates.
+        """
+        require_gates(edits)
         room = cache.state[0].key.shape[-2]
         positions = QueryKeyPositions(cache.cursor[:, None], jnp.arange(room)[None])
         valid = jnp.ones((len(tokens), 1), bool)

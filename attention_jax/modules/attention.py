@@ -105,6 +105,16 @@ Edits = Mapping[str, Edit]  # by kind of attention, with layers as the first axi
 NO_EDITS: Edits = types.MappingProxyType({})
 
 
+def require_gates(edits: Edits) -> None:
+    """Raise ValueError where heads are replaced while a text grows: what replaces them is of one length."""
+    for kind, edit in edits.items():
+        if any(part is not None for part in edit._replace(gate=None)):
+            raise ValueError(
+                f"edits[{kind!r}]: word by word a head can have a gate alone; replaced weights and outputs are of one "
+                "length, and a text that is written grows."
+            )
+
+
 class MultiHeadAttention(nn.Module):
     """normalise(score(Q_h, K_h)) V_h for every head h, side by side, times W_o (Vaswani et al. 2017, §3.2.2).
 

@@ -78,7 +78,7 @@ def pooled(
     value: Float[Array, "*#batch k v"],
     attention: Attention,
 ) -> Attended:
-    """What `attention` says, with the weights of all queries and keys in memory at once."""
+    """The attention that the record asks for, with the weights of all queries and keys in memory at once."""
     _require_pairs(key, value)
     weights, relative = _weights(query, key, attention), attention.relative
     if attention.replacement is not None:

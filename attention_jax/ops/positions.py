@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, Key
 from attention_jax.ops.encoding import Encoding, Spec
 from attention_jax.ops.naming import built, more_than_0, parse, reason, whole
 from attention_jax.ops.relative import alibi, fire, kerple, shaw, t5
-from attention_jax.ops.relative import alibi_slopes as alibi_slopes  # with those here, what others may want
+from attention_jax.ops.relative import alibi_slopes as alibi_slopes  # for users, beside the functions here
 from attention_jax.ops.relative import t5_bucket as t5_bucket
 from attention_jax.ops.shapes import align_ranks
 
@@ -95,9 +95,9 @@ def rotate(
 
     - "interpolation" divides positions by `factor` (Chen et al. 2023, eq. 4);
     - "ntk" raises the base to base · factor^(f / (f − 2));
-    - "yarn" and "yarn_index" interpolate slow pairs alone, and multiply queries and keys by 0.1 ln factor + 1. "yarn"
+    - "yarn" and "yarn_index" interpolate slow pairs alone, and multiply what is turned by 0.1 ln factor + 1. "yarn"
       finds slow pairs by wavelength, as the paper does (Peng et al. 2023, §3.2–3.4); "yarn_index" by index, as its
-      authors' code and the common libraries do. Both require `trained_length`, the length that was trained on.
+      authors' code and the common libraries do. Both require `trained_length`, the length of texts in training.
 
     Raises ValueError for values that cannot be used, and for a `factor` or `trained_length` that `scaling` ignores.
     """

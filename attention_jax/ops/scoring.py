@@ -152,7 +152,7 @@ class Score(NamedTuple):
     room: int | None = None
 
     def projected(self, query_size: int, *params: Array) -> Projected:
-        """The score as projections and what follows them."""
+        """The score in its projected form; without a `project`, with no projections."""
         return self.project(query_size, *params) if self.project else Projected(self.apply, params=params)
 
     def init_with(self, param: Callable, query_size: int, key_size: int, hidden: int = 0, dtype=jnp.float32) -> tuple:

@@ -85,28 +85,28 @@ def head_figures(
 
 
 def cut_loops(words: Sequence[str]) -> tuple[list[int | None], list[str]]:
-    """Places of the words to show, with their labels: of words that come four times in a row or more, two turns.
+    """Positions of the words to show, with their labels: of words that come four times in a row or more, two turns.
 
     Where turns are left out stands None, labelled with how many.
     """
     words = list(words)
-    places: list[int | None] = []
+    positions: list[int | None] = []
     labels: list[str] = []
     start = 0
     while start < len(words):
         period, turns = _loop_at(words, start)
         shown = period * TURNS if turns >= OFTEN else 1
-        places += range(start, start + shown)
+        positions += range(start, start + shown)
         labels += words[start : start + shown]
         if turns >= OFTEN:
-            places.append(None)
+            positions.append(None)
             labels.append(f"… {turns - TURNS} more")
         start += period * turns if turns >= OFTEN else 1
-    return places, labels
+    return positions, labels
 
 
 def _loop_at(words: Sequence[str], start: int) -> tuple[int, int]:
-    """The shortest period with which words go on four times or more from a place, and how often; else (1, 1)."""
+    """The shortest period with which words go on four times or more from a position, and how often; else (1, 1)."""
     for period in range(1, min(PERIOD, (len(words) - start) // OFTEN) + 1):
         turn, turns = words[start : start + period], 1
         while words[start + turns * period : start + (turns + 1) * period] == turn:
@@ -121,7 +121,7 @@ def taken(
 ) -> Float[np.ndarray, "rows columns"]:
     """Some rows and columns of a matrix; NaN where there is None."""
     grid = np.full((len(queries), len(keys)), np.nan)
-    rows, columns = ([place for place, one in enumerate(side) if one is not None] for side in (queries, keys))
+    rows, columns = ([index for index, one in enumerate(side) if one is not None] for side in (queries, keys))
     picked = [[one for one in side if one is not None] for side in (queries, keys)]
     grid[np.ix_(rows, columns)] = np.asarray(matrix, np.float64)[np.ix_(*picked)]
     return grid

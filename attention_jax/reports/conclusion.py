@@ -12,15 +12,16 @@ from attention_jax.reports.page import Table
 class FinishedCell(NamedTuple):
     """A cell of a sweep that reached its end.
 
-    `result` has, of the `seeds` that are reported, `members`: what was measured of each; `status` tells what diverged.
+    `result` has the `seeds` that are reported and, as `members`, what was measured of each; its `status` says whether
+    the cell diverged.
     """
 
     config: ConfigDict
     path: Path
     result: dict
     setting: str  # what the cells that differ in seeds alone are called
-    task: str  # it is compared with settings of the same; "": all are
-    baseline: str  # the setting that others of its task are compared with; "": there is none
+    group: str  # the settings that it is compared with; "": all of them
+    baseline: str  # the setting that others of its group are compared with; "": there is none
 
 
 class Conclusion(NamedTuple):

@@ -18,21 +18,21 @@ from attention_jax.reports.figures import (
     new_figure,
     save,
 )
-from attention_jax.reports.page import Estimate, PValue, Table
+from attention_jax.reports.page import Estimate, PValue, Ratio, Table
 
 PARTS = ("mean", "low", "high")
 
 
 def panels(curves: Mapping[str, Any], measure: str) -> dict[str, dict[str, Line]]:
-    """A measure's curves by task and setting, to draw."""
-    tasks = dict.fromkeys(task for found in curves.values() for task in found)
+    """A measure's curves by group and setting, to draw."""
+    groups = dict.fromkeys(group for found in curves.values() for group in found)
     return {
-        task: {
-            name: (found[task]["length"], *(found[task].get(measure, found[task])[part] for part in PARTS))
+        group: {
+            name: (found[group]["length"], *(found[group].get(measure, found[group])[part] for part in PARTS))
             for name, found in curves.items()
-            if task in found
+            if group in found
         }
-        for task in tasks
+        for group in groups
     }
 
 
@@ -81,7 +81,7 @@ def images(
     """Matrices as images with their titles, each on its own scale; signed ones around a white zero."""
     rows = -(-len(panels) // columns)
     figure, axes = new_figure(rows, columns, *cell)
-    for place, (axis, (title, matrix)) in enumerate(zip(axes.flat, panels, strict=False)):
+    for index, (axis, (title, matrix)) in enumerate(zip(axes.flat, panels, strict=False)):
         top = float(np.abs(matrix).max()) or 1.0
         axis.imshow(
             matrix,
@@ -95,9 +95,9 @@ def images(
         axis.tick_params(labelsize=7)
         for side in (axis.xaxis, axis.yaxis):
             side.get_major_locator().set_params(integer=True)
-        if place >= len(panels) - columns:
+        if index >= len(panels) - columns:
             axis.set_xlabel(xlabel, fontsize=8)
-        if place % columns == 0:
+        if index % columns == 0:
             axis.set_ylabel(ylabel, fontsize=8)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
@@ -136,23 +136,27 @@ def distance_curves(
 
 
 def order_table(
-    orders: Mapping[str, Any], tasks: Sequence[str], title: str, what: str, height: str, baseline: str
+    orders: Mapping[str, Any], groups: Sequence[str], title: str, what: str, height: str, baseline: str
 ) -> Table:
-    """The settings of every task, best first, with their differences to the baseline; the best of each in bold."""
+    """The settings of every group, best first, with their differences to the baseline; the best of each in bold."""
+    is_log = any("ratio" in row for group in groups for row in orders[group])
+    contrast, cell = ("ratio", Ratio) if is_log else ("difference", Estimate)
     rows = [
-        (task, row["setting"], _estimate(row), _estimate(row.get("difference", {})), _p(row))
-        for task in tasks
-        for row in orders[task]
+        (group, row["setting"], _estimate(row), _estimate(row.get(contrast, {}), cell), _p(row))
+        for group in groups
+        for row in orders[group]
     ]
-    firsts = {task: orders[task][0]["mean"] for task in tasks if orders[task] and "lost" not in orders[task][0]}
-    means = [(task, row["mean"]) for task in tasks for row in orders[task]]
-    best = {(place, 2) for place, (task, mean) in enumerate(means) if mean == firsts.get(task)}
-    note = "Means over seeds with 95% intervals." + (f" Differences are to {baseline}." if baseline else "")
-    return Table(title, ("task", what, height, "difference", "p, t"), rows, note, best=best)
+    firsts = {group: orders[group][0]["mean"] for group in groups if orders[group] and "lost" not in orders[group][0]}
+    means = [(group, row["mean"]) for group in groups for row in orders[group]]
+    best = {(index, 2) for index, (group, mean) in enumerate(means) if mean == firsts.get(group)}
+    note = "Means over seeds with 95% intervals." + (
+        f" {contrast.capitalize()}s are to {baseline}." if baseline else ""
+    )
+    return Table(title, ("group", what, height, contrast, "p, t"), rows, note, best=best)
 
 
-def _estimate(found: Mapping[str, Any]) -> Estimate | None:
-    return Estimate(found["mean"], found.get("low"), found.get("high")) if "mean" in found else None
+def _estimate(found: Mapping[str, Any], cell: type[Estimate] = Estimate) -> Estimate | None:
+    return cell(found["mean"], found.get("low"), found.get("high")) if "mean" in found else None
 
 
 def _p(row: Mapping[str, Any]) -> PValue | None:

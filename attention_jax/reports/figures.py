@@ -32,11 +32,11 @@ class Figure(NamedTuple):
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name, by its place; after ten they come again (`line_style` then dashes lines).
+    """A colour for each name, in their order; after ten they come again (`line_style` then dashes lines).
 
     Every figure of a page is handed the same, so that a setting looks alike in all.
     """
-    return {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(dict.fromkeys(names))}
+    return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(dict.fromkeys(names))}
 
 
 def line_style(palette: Mapping[str, str], name: str) -> dict[str, Any]:

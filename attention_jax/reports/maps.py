@@ -74,15 +74,15 @@ def word_maps(
     cell = _cell_size(max(max(one.weights.shape) for one in maps), least)
     slots = _slots(rows, cell)
     figure = empty_figure(*slots.size)
-    for place, one in enumerate(maps):
-        row, col = divmod(place, columns)
+    for index, one in enumerate(maps):
+        row, col = divmod(index, columns)
         axis = figure.add_axes(slots.rectangle(row, col, [cell * count for count in one.weights.shape]))
         image = _draw(axis, one.weights, 1.0, aspect="equal")
         _write_words(axis, cell, one.queries, one.keys)
         axis.set_title(_wrapped(one.title), fontsize=8, pad=3, parse_math=False)
         if col == 0:
             axis.set_ylabel(ylabel, fontsize=9)
-        if place + columns >= len(maps):
+        if index + columns >= len(maps):
             axis.set_xlabel(xlabel, fontsize=9)
     scale = figure.add_axes(slots.scale())
     figure.colorbar(image, cax=scale, ticks=(0, 0.5, 1)).set_label("weight", fontsize=9)
@@ -119,7 +119,7 @@ class _Slots(NamedTuple):
 
 def _slots(rows: Sequence[Sequence[WordMap]], cell: float) -> _Slots:
     """Room for every panel, its words and its title."""
-    columns = [[row[place] for row in rows if place < len(row)] for place in range(len(rows[0]))]
+    columns = [[row[index] for row in rows if index < len(row)] for index in range(len(rows[0]))]
     widths = [max(cell * one.weights.shape[1] for one in column) for column in columns]
     titles = [max(_inches(_wrapped(one.title).split("\n")) for one in column) for column in columns]
     lefts = [GAP + _inches(word for one in column for word in one.queries) for column in columns]

@@ -1,4 +1,4 @@
-"""What settings and tasks are called, by what they override."""
+"""What settings, and groups of them, are called, by what they override."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ def names_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [_with_keys(one, keys) for one in settings]
 
 
-def names_of_task(values: Mapping[str, Any]) -> str:
+def name_of_group(values: Mapping[str, Any]) -> str:
     """What settings are compared within: the value of its one key, or each value with its key."""
     if len(values) == 1:
         return str(next(iter(values.values())))

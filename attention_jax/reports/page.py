@@ -27,6 +27,13 @@ class Estimate(NamedTuple):
         return show_interval(*self)
 
 
+class Ratio(Estimate):
+    """A value divided by another, with its interval; it shows as ×1.05 [1.02, 1.09]."""
+
+    def __str__(self) -> str:
+        return f"×{show_interval(*self)}"
+
+
 class PValue(NamedTuple):
     """The p-value of a test; it shows as `show_p` says."""
 
@@ -60,8 +67,8 @@ src="data:image/png;base64,{{ encode(figure.path) }}">
 <thead><tr>{% for name in table.columns %}<th tabindex="0"{% if kinds[loop.index0] %} class="number"{% endif %}>\
 {{ name }}</th>{% endfor %}</tr></thead>
 <tbody>
-{% for row in table.rows %}{% set place = loop.index0 %}<tr>{% for cell in row %}{% set number = number_of(cell) %}
-{%- set best = " best" if (place, loop.index0) in table.best else "" %}
+{% for row in table.rows %}{% set height = loop.index0 %}<tr>{% for cell in row %}{% set number = number_of(cell) %}
+{%- set best = " best" if (height, loop.index0) in table.best else "" %}
 {%- if number is not none %}<td class="number{{ best }}" data-value="{{ number }}">{{ parted(cell) }}</td>
 {%- else %}<td>{{ show(cell) }}</td>{% endif %}{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
@@ -205,16 +212,16 @@ def show_number(value: float) -> str:
 def show_interval(mean: float | None, low: float | None = None, high: float | None = None) -> str:
     """A mean and its interval with as many decimals as say something: 2.782 [2.639, 2.925].
 
-    That is three significant digits of the interval's half-width, and at most four of the largest number but where the
-    half-width is smaller than these. An end that would be rounded to 0 is shown with its first digit: nothing hides on
-    which side of 0 it is. The mean alone where there is no interval.
+    They show three significant digits of the interval's half-width, but at most four of the largest number, unless the
+    half-width would not show at all. An end that would be rounded to 0 is shown with its first digit: its side of 0 can
+    be seen. The mean alone where there is no interval.
     """
     if mean is None or low is None or high is None or not all(map(math.isfinite, (mean, low, high))):
         return show(mean)
     largest, half = max(abs(mean), abs(low), abs(high)), (high - low) / 2
     if half > 0 and PLAIN[0] <= largest < PLAIN[1]:
-        places = max(min(_places(largest, 4), _places(half, 3)), _places(half, 1), 0)
-        shown = [f"{round(value, places) + 0.0:,.{places}f}" for value in (mean, low, high)]
+        decimals = max(min(_decimals(largest, 4), _decimals(half, 3)), _decimals(half, 1), 0)
+        shown = [f"{round(value, decimals) + 0.0:,.{decimals}f}" for value in (mean, low, high)]
         ends = [
             f"{end:.1g}" if end and not float(text.replace(",", "")) else text
             for end, text in zip((low, high), shown[1:], strict=True)
@@ -231,12 +238,12 @@ def show_p(p: float) -> str:
         return "1"
     if p < 0.001:
         return "<.001"
-    places = next(n for n in range(3, 17) if (round(p, n) < LEVEL) == (p < LEVEL))
-    text = f"{p:.{places}f}".removeprefix("0")
+    decimals = next(n for n in range(3, 17) if (round(p, n) < LEVEL) == (p < LEVEL))
+    text = f"{p:.{decimals}f}".removeprefix("0")
     return ">.999" if text.startswith("1") else text
 
 
-def _places(value: float, digits: int) -> int:
+def _decimals(value: float, digits: int) -> int:
     """Decimals that show so many significant digits."""
     return digits - 1 - math.floor(math.log10(value))
 
@@ -258,7 +265,7 @@ def _parted(cell: object) -> str:
 
 def _kinds_of(table: Table) -> list[bool]:
     """Whether each column has numbers."""
-    return [any(_number_of(row[place]) is not None for row in table.rows) for place in range(len(table.columns))]
+    return [any(_number_of(row[column]) is not None for row in table.rows) for column in range(len(table.columns))]
 
 
 def _base64(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What many settings say together: pivot tables of two factors, settings by tasks, and each factor's main effect."""
+"""What many settings say together: pivot tables of two factors, settings by groups, and each factor's main effect."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,22 +19,22 @@ NO_GRID = "The settings are not every combination of {}, each once: there are no
 
 
 class Grid(NamedTuple):
-    """The settings of a task, where they are a full grid: their places in an answer, and their factors."""
+    """The settings of a group, where they are a full grid: their indices in an answer, and their factors."""
 
-    task: str
-    places: tuple[int, ...]
+    group: str
+    indices: tuple[int, ...]
     factors: list[Factor]
 
 
 def grid_tables(answers: Sequence[Answer], within: Sequence[str]) -> tuple[list[Table], list[str]]:
-    """Settings by tasks, pivots and main effects, where there are several tasks or factors; what is not, as notes.
+    """Settings by groups, pivots and main effects, where there are several groups or factors; what is not, as notes.
 
-    `within` are the keys that make tasks, of which none is a factor.
+    `within` are the keys that make groups, of which none is a factor.
     """
     lead = answers[0]
     grids, notes = _grids(lead, within)
     names = short_keys([setting.overrides for setting in lead.settings])
-    tables = [task_table(answer) for answer in answers] if len(lead.tasks) > 1 else []
+    tables = [group_table(answer, within) for answer in answers] if len(lead.groups) > 1 else []
     for grid in grids:
         first, *others = [pivot(answer, lead, grid, *pair, names) for answer in answers for pair in _pairs(grid)]
         folded = [table._replace(folded=True) for table in others]
@@ -42,21 +42,22 @@ def grid_tables(answers: Sequence[Answer], within: Sequence[str]) -> tuple[list[
     return tables, notes
 
 
-def task_table(answer: Answer) -> Table:
-    """A row a setting, a column a task; the best of each task in bold."""
+def group_table(answer: Answer, within: Sequence[str]) -> Table:
+    """A row a setting, a column a group; the best of each group in bold."""
     rows = answer.comparison.rows
-    cells = {row.measured[:2]: place for place, row in enumerate(rows)}
+    cells = {row.measured[:2]: index for index, row in enumerate(rows)}
     settings = list(dict.fromkeys(row.measured.setting for row in rows))
-    places = [[cells.get((setting, task)) for task in answer.tasks] for setting in settings]
-    shown = [[None if place is None else rows[place].value for place in line] for line in places]
+    indices = [[cells.get((setting, group)) for group in answer.groups] for setting in settings]
+    shown = [[None if index is None else rows[index].value for index in line] for line in indices]
     best = {
         (height, 1 + column)
-        for height, line in enumerate(places)
-        for column, place in enumerate(line)
-        if place in answer.comparison.best
+        for height, line in enumerate(indices)
+        for column, index in enumerate(line)
+        if index in answer.comparison.best
     }
     lines = [(setting, *map(estimate, line)) for setting, line in zip(settings, shown, strict=True)]
-    return Table(f"{answer.metric} by task", ("setting", *answer.tasks), lines, best=best)
+    keys = " and ".join(key.rpartition(".")[2] for key in within)
+    return Table(f"{answer.metric} by {keys}", ("setting", *answer.groups), lines, best=best)
 
 
 def pivot(answer: Answer, lead: Answer, grid: Grid, one: Factor, other: Factor, names: Mapping[str, str]) -> Table:
@@ -66,7 +67,7 @@ def pivot(answer: Answer, lead: Answer, grid: Grid, one: Factor, other: Factor, 
     """
     shape = len(one.levels), len(other.levels)
     where = [{one: row, other: column} for row, column in itertools.product(*map(range, shape))]
-    best = {(place // shape[1], 1 + place % shape[1]) for place in _best(lead, grid, where)}
+    best = {(index // shape[1], 1 + index % shape[1]) for index in _best(lead, grid, where)}
     cells = [estimate(pooled(answer.metric, _rows(answer, grid, at))) for at in where]
     lines = [(_level(level), *cells[row * shape[1] : (row + 1) * shape[1]]) for row, level in enumerate(one.levels)]
     ours, theirs = names[one.key], names[other.key]
@@ -94,14 +95,14 @@ def main_effects(answers: Sequence[Answer], grid: Grid, names: Mapping[str, str]
 
 
 def _grids(answer: Answer, within: Sequence[str]) -> tuple[list[Grid], list[str]]:
-    """Each task's settings where they are a full grid of two factors or more; a note where they are none."""
+    """Each group's settings where they are a full grid of two factors or more; a note where they are none."""
     grids, notes = [], []
-    for task in answer.tasks:
-        places = [place for place, row in enumerate(answer.comparison.rows) if row.measured.task == task]
-        overrides = [answer.settings[place].overrides for place in places]
+    for group in answer.groups:
+        indices = [index for index, row in enumerate(answer.comparison.rows) if row.measured.group == group]
+        overrides = [answer.settings[index].overrides for index in indices]
         factors = [factor for factor in factors_of(overrides) if factor.key not in within]
-        if is_grid(factors, len(places)) and len(factors) > 1:
-            grids.append(Grid(task if len(answer.tasks) > 1 else "", tuple(places), factors))
+        if is_grid(factors, len(indices)) and len(factors) > 1:
+            grids.append(Grid(group if len(answer.groups) > 1 else "", tuple(indices), factors))
         elif len(factors) > 1:
             notes.append(NO_GRID.format(", ".join(short_keys(overrides)[factor.key] for factor in factors)))
     return grids, list(dict.fromkeys(notes))
@@ -115,8 +116,8 @@ def _pairs(grid: Grid) -> Iterator[tuple[Factor, Factor]]:
 
 def _rows(answer: Answer, grid: Grid, at: Mapping[Factor, int]) -> list[Row]:
     """The settings that have some levels."""
-    kept = (n for n in range(len(grid.places)) if all(factor.of[n] == level for factor, level in at.items()))
-    return [answer.comparison.rows[grid.places[n]] for n in kept]
+    kept = (n for n in range(len(grid.indices)) if all(factor.level_of[n] == level for factor, level in at.items()))
+    return [answer.comparison.rows[grid.indices[n]] for n in kept]
 
 
 def _best(answer: Answer, grid: Grid, where: Sequence[Mapping[Factor, int]]) -> set[int]:
@@ -131,4 +132,4 @@ def _level(level: Any) -> str:
 
 
 def _of(grid: Grid) -> str:
-    return f", {grid.task}" if grid.task else ""
+    return f", {grid.group}" if grid.group else ""

@@ -8,7 +8,8 @@ from attention_jax.reports.figures import Figure, Line
 from attention_jax.reports.page import Estimate, Table, render, show_number
 
 Flat = Mapping[str, Any]  # dotted names
-SIZES = ("encoder_layers", "decoder_layers", "layers", "width", "hidden", "heads", "positions", "score")
+SIZES = ("encoder_layers", "decoder_layers", "layers", "width", "hidden", "heads", "positions")
+MADE_BY = ("code", "device", "versions")  # a list of each where a run gained seeds elsewhere
 NOT_SHOWN = ("ci95", "data", "members", "costs")  # parts of a result that are no numbers of their own
 
 
@@ -26,14 +27,14 @@ def facts_of(config: Flat, result: Flat) -> dict[str, str]:
         "data": _data(config, result),
         "training": _training(config),
         "cost": _cost(result),
-        "device": _joined([result.get("device", ""), _told(result, "seconds", "{} s in all")]),
+        "device": _joined([*_every(result, "device"), _told(result, "seconds", "{} s in all")]),
         "code": _code(result),
     }
     return {name: text for name, text in told.items() if text}
 
 
 def headline_table(result: Flat, names: Mapping[str, str], splits: Sequence[str]) -> Table:
-    """A row a metric, `{"BLEU": "bleu", …}`, a column a split, with intervals over seeds; what is absent is not."""
+    """A row a metric, `{"BLEU": "bleu", …}`, a column a split, with intervals over seeds; unknown ones are left out."""
     splits = [split for split in splits if any(f"{split}.{name}" in result for name in names.values())]
     rows = [
         (label, *(estimate(result, f"{split}.{name}") for split in splits))
@@ -95,6 +96,7 @@ def _everything(result: Flat) -> list[Table]:
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     ]
     texts = [(name, value) for name, value in kept.items() if isinstance(value, str)]
+    texts += [(part, str(one)) for part in MADE_BY if isinstance(kept.get(part), list) for one in kept[part]]
     return [
         Table(title_of(result, "Every number"), ("metric", "value"), numbers, folded=True),
         Table("Signatures, versions, code", ("", ""), texts, folded=True),
@@ -143,9 +145,18 @@ def _cost(result: Flat) -> str:
 
 
 def _code(result: Flat) -> str:
-    commit = result.get("code.commit", "")
-    changed = " and changes" if result.get("code.changed") else ""
-    return _joined([f"commit {commit}{changed}" if commit else "", _told(result, "versions.jax", "jax {}")])
+    codes = [one for one in _every(result, "code") if one.get("commit")]
+    jax = [f"jax {one['jax']}" for one in _every(result, "versions") if one.get("jax")]
+    commits = [f"commit {one['commit']}{' and changes' if one.get('changed') else ''}" for one in codes]
+    return _joined([*dict.fromkeys(commits), *dict.fromkeys(jax)])
+
+
+def _every(result: Flat, part: str) -> list[Any]:
+    """The devices, codes or versions that made a result: several where it gained seeds."""
+    if part in result:
+        return result[part] if isinstance(result[part], list) else [result[part]]
+    own = {name.removeprefix(f"{part}."): value for name, value in result.items() if name.startswith(f"{part}.")}
+    return [own] if own else []
 
 
 def _told(found: Flat, name: str, text: str) -> str:

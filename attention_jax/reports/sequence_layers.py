@@ -18,11 +18,11 @@ def cost_curves(
     figure, axes = new_figure(len(fixed), len(measures), 3.0, 2.6)
     for row, (axis_name, other) in enumerate((("n", "d"), ("d", "n"))):
         for axis, measure in zip(axes[row], measures, strict=True):
-            for place, (name, columns) in enumerate(series.items()):
+            for index, (name, columns) in enumerate(series.items()):
                 kept = columns[other] == fixed[other]
-                style = line_style(palette, name) | {"linestyle": ("-", "--")[place % 2]}  # some lie on others
+                style = line_style(palette, name) | {"linestyle": ("-", "--")[index % 2]}  # some lie on others
                 x, y = columns[axis_name][kept], columns[measure][kept]
-                axis.loglog(x, y, marker="o", markersize=3, label=name, zorder=3 - place / 10, **style)
+                axis.loglog(x, y, marker="o", markersize=3, label=name, zorder=3 - index / 10, **style)
             ticks = np.unique(next(iter(series.values()))[axis_name])
             axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axis.minorticks_off()

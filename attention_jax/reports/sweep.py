@@ -7,7 +7,7 @@ from attention_jax.evaluation.comparison import LEVEL, Comparison, Interval, Row
 from attention_jax.evaluation.metrics import metric
 from attention_jax.reports.figures import Line, Points, colours
 from attention_jax.reports.names import short_keys
-from attention_jax.reports.page import Estimate, PValue, Table
+from attention_jax.reports.page import Estimate, PValue, Ratio, Table
 
 TESTS = {
     "p, t": "p_seeds",
@@ -33,6 +33,10 @@ BY_SENTENCES = (
 BY_SEEDS = (
     "Intervals are over seeds, those of differences over the seeds that both have. p-values against the baseline: "
     "paired t and exact sign flips over seeds; Holm's correction is of the former."
+)
+RATIOS = (
+    "A ratio is a setting's value divided by the baseline's, the geometric mean over seeds: below ×1 is less. Its "
+    "interval and its tests are of logarithms."
 )
 
 
@@ -63,7 +67,7 @@ class Setting(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Settings compared by a metric: the engine's rows, and of each in the same place what is shown beside it.
+    """Settings compared by a metric: the engine's rows, and at the same indices what is shown beside each.
 
     Of several answers, a metric each, the first leads: the others have its settings, order and best.
     """
@@ -77,29 +81,31 @@ class Answer(NamedTuple):
         return self.comparison.metric
 
     @property
-    def tasks(self) -> list[str]:
-        """The tasks in the order in which they come."""
-        return list(dict.fromkeys(row.measured.task for row in self.comparison.rows))
+    def groups(self) -> list[str]:
+        """The groups in the order in which they come."""
+        return list(dict.fromkeys(row.measured.group for row in self.comparison.rows))
 
 
 def palette_of(answer: Answer) -> dict[str, str]:
-    """A colour for each setting, whatever its task, the same in every figure."""
+    """A colour for each setting, whatever its group, the same in every figure."""
     return colours(row.measured.setting for row in answer.comparison.rows)
 
 
-def named(answer: Answer, place: int) -> str:
-    """A setting's name, with its task where there are several."""
-    setting, task = answer.comparison.rows[place].measured[:2]
-    return f"{setting}, {task}" if len(answer.tasks) > 1 else setting
+def named(answer: Answer, index: int) -> str:
+    """A setting's name, with its group where there are several."""
+    setting, group = answer.comparison.rows[index].measured[:2]
+    return f"{setting}, {group}" if len(answer.groups) > 1 else setting
 
 
 def said(answers: Sequence[Answer]) -> list[str]:
-    """What was found, a line a task: its best setting by the first metric, and whether it differs from the baseline."""
+    """What was found, a line a group: its best setting by the first metric, and how it differs from the baseline."""
     lead = answers[0]
     if metric(lead.metric).more_is_better is None:
         return [f"Neither more nor less of {lead.metric} is better: no setting is called the best."]
-    best = {task: [place for place in _in_task(lead, task) if place in lead.comparison.best] for task in lead.tasks}
-    return [_said_of_task(answers, task, places) for task, places in best.items()]
+    best = {
+        group: [index for index in _in_group(lead, group) if index in lead.comparison.best] for group in lead.groups
+    }
+    return [_said_of_group(answers, group, indices) for group, indices in best.items()]
 
 
 def settings_table(answers: Sequence[Answer]) -> Table:
@@ -108,16 +114,16 @@ def settings_table(answers: Sequence[Answer]) -> Table:
     With a single metric, differences to the baseline are beside it, with the p-values that are corrected for all.
     """
     lead, order = answers[0], answers[0].comparison.order
-    rows, columns = [lead.comparison.rows[place] for place in order], columns_of_settings(lead, order)
+    rows, columns = [lead.comparison.rows[index] for index in order], columns_of_settings(lead, order)
     if len({len(row.measured.values) for row in rows}) > 1:
         columns["seeds"] = [len(row.measured.values) for row in rows]
-    columns |= {one.metric: [estimate(one.comparison.rows[place].value) for place in order] for one in answers}
-    columns[""] = [_mark(lead, place) for place in order]
+    columns |= {one.metric: [estimate(one.comparison.rows[index].value) for index in order] for one in answers}
+    columns[""] = [_mark(lead, index) for index in order]
     if len(answers) == 1:
-        columns["difference"] = [estimate(row.difference) for row in rows]
+        columns[lead.comparison.contrast] = [difference(lead.comparison, row) for row in rows]
         columns["p, Holm"] = [_p(row.p_adjusted) for row in rows]
-    columns["not counted"] = [_not_counted(lead.settings[place].ends) for place in order]
-    chosen = [height for height, place in enumerate(order) if place in lead.comparison.best]
+    columns["not counted"] = [_not_counted(lead.settings[index].ends) for index in order]
+    chosen = [height for height, index in enumerate(order) if index in lead.comparison.best]
     bold = [(height, one.metric) for height in chosen for one in answers]
     what = lead.metric if len(answers) == 1 else f"{len(order)} settings"
     return _kept(f"{what}{_over(rows)}", columns, bold)
@@ -127,11 +133,12 @@ def difference_tables(answers: Sequence[Answer]) -> list[Table]:
     """Of each metric, the differences to the baseline with their intervals and every p-value."""
     tables = []
     for answer in answers:
-        order = [place for place in answer.comparison.order if answer.comparison.rows[place].difference is not None]
-        rows = [answer.comparison.rows[place] for place in order]
-        columns = columns_of_settings(answer, order) | {"difference": [estimate(row.difference) for row in rows]}
+        found, what = answer.comparison, answer.comparison.contrast
+        order = [index for index in found.order if found.rows[index].difference is not None]
+        rows = [found.rows[index] for index in order]
+        columns = columns_of_settings(answer, order) | {what: [difference(found, row) for row in rows]}
         columns |= {title: [_p(getattr(row, name)) for row in rows] for title, name in TESTS.items()}
-        table = _kept(f"{answer.metric}: differences to the baseline", columns)
+        table = _kept(f"{answer.metric}: {what}s to the baseline", columns)
         tables += [table._replace(folded=len(answers) == 1)] if rows else []
     return tables
 
@@ -139,7 +146,7 @@ def difference_tables(answers: Sequence[Answer]) -> list[Table]:
 def cost_tables(answer: Answer) -> list[Table]:
     """What a seed of each setting cost, where it is known of any."""
     order = answer.comparison.order
-    costs = {title: [answer.settings[place].cost.get(key) for place in order] for title, key in COSTS.items()}
+    costs = {title: [answer.settings[index].cost.get(key) for index in order] for title, key in COSTS.items()}
     if not any(value is not None for values in costs.values() for value in values):
         return []
     costs["parameters"] = [None if value is None else round(value) for value in costs["parameters"]]
@@ -154,7 +161,7 @@ def cells_table(answer: Answer, seeds: Mapping[str, Sequence[int]]) -> Table:
         found = [(name, ", ".join(map(str, seeds[name]))) for name in cells]
         return Markup(" ").join(Markup('<a href="cells/{}/">{}</a>').format(*one) for one in found)
 
-    rows = [(named(answer, place), links(answer.settings[place].cells)) for place in answer.comparison.order]
+    rows = [(named(answer, index), links(answer.settings[index].cells)) for index in answer.comparison.order]
     many = sum(len(setting.cells) for setting in answer.settings) > MANY_CELLS
     return Table("Cells", ("setting", "seeds"), rows, "cells.csv has every number of every seed.", folded=many)
 
@@ -165,6 +172,7 @@ def notes_of(answers: Sequence[Answer]) -> list[str]:
     tests[BY_SEEDS] = [name for name in _metrics_with(answers, "p_seeds") if name not in tests[BY_SENTENCES]]
     told = {note: names for note, names in tests.items() if names}
     shown = [note if len(told) == 1 else f"Of {', '.join(names)}: {note}" for note, names in told.items()]
+    shown += [RATIOS] * any(has_ratios(one.comparison) for one in answers)
     chosen = [f"Bold: what is best by {answers[0].metric}."] if len(answers) > 1 else []
     return list(dict.fromkeys((*chosen, *shown, *(note for one in answers for note in one.notes))))
 
@@ -177,7 +185,7 @@ def _metrics_with(answers: Sequence[Answer], test: str) -> list[str]:
 def columns_of_settings(answer: Answer, order: Sequence[int]) -> dict[str, list[Any]]:
     """What tells settings from one another, a column a key."""
     short = short_keys([setting.overrides for setting in answer.settings])
-    return {name: [answer.settings[place].overrides.get(key, "") for place in order] for key, name in short.items()}
+    return {name: [answer.settings[index].overrides.get(key, "") for index in order] for key, name in short.items()}
 
 
 def estimate(found: Interval | None) -> Estimate | None:
@@ -185,50 +193,67 @@ def estimate(found: Interval | None) -> Estimate | None:
     return None if found is None else Estimate(*found)
 
 
-def _in_task(answer: Answer, task: str) -> list[int]:
-    return [place for place in answer.comparison.order if answer.comparison.rows[place].measured.task == task]
+def difference(comparison: Comparison, row: Row) -> Estimate | None:
+    """A setting's difference to its baseline as a table's cell: a ratio where the metric is on the logarithm."""
+    if row.difference is None:
+        return None
+    return Ratio(*row.difference) if comparison.contrast == "ratio" else Estimate(*row.difference)
 
 
-def _said_of_task(answers: Sequence[Answer], task: str, places: Sequence[int]) -> str:
+def has_ratios(comparison: Comparison) -> bool:
+    """Whether settings are compared by ratios, which a note explains."""
+    return comparison.contrast == "ratio" and any(row.difference is not None for row in comparison.rows)
+
+
+def tested(comparison: Comparison, row: Row) -> str:
+    """A setting's difference to its baseline and whether it is shown; "" where there is none."""
+    found = difference(comparison, row)
+    if found is None:
+        return ""
+    if row.p_adjusted is None:
+        return f"{found}, without a test"
+    shown = str(PValue(row.p_adjusted))
+    verdict = "shown" if row.p_adjusted < LEVEL else "not shown to be more than chance"
+    return f"{found}, {verdict} (p {shown if shown[0] in '<>' else f'= {shown}'}, Holm)"
+
+
+def _in_group(answer: Answer, group: str) -> list[int]:
+    return [index for index in answer.comparison.order if answer.comparison.rows[index].measured.group == group]
+
+
+def _said_of_group(answers: Sequence[Answer], group: str, indices: Sequence[int]) -> str:
     """Which setting is the best, by which metric, of how many over how many seeds, and how it stands."""
     lead = answers[0]
-    within = f"{task}: " if len(lead.tasks) > 1 else ""
-    if not places:
+    within = f"{group}: " if len(lead.groups) > 1 else ""
+    if not indices:
         return f"{within}No setting has {lead.metric} of every seed: none is called the best."
-    own = lead.comparison.rows[places[0]]
-    over = f"of {len(_in_task(lead, task))} settings over {_seeds(len(own.measured.values))}"
-    if len(places) == 1:
+    own = lead.comparison.rows[indices[0]]
+    over = f"of {len(_in_group(lead, group))} settings over {_seeds(len(own.measured.values))}"
+    if len(indices) == 1:
         told = f"{within}{own.measured.setting} has the best {lead.metric} {over}, {estimate(own.value)}."
-        return " ".join((told, *_standing(answers, places[0])))
-    names = "; ".join(lead.comparison.rows[place].measured.setting for place in places[:MOST_NAMED])
-    more = f" and {len(places) - MOST_NAMED} more" if len(places) > MOST_NAMED else ""
+        return " ".join((told, *_standing(answers, indices[0])))
+    names = "; ".join(lead.comparison.rows[index].measured.setting for index in indices[:MOST_NAMED])
+    more = f" and {len(indices) - MOST_NAMED} more" if len(indices) > MOST_NAMED else ""
     return f"{within}{names}{more} share the best {lead.metric} {over}, {estimate(own.value)}."
 
 
-def _standing(answers: Sequence[Answer], place: int) -> Iterator[str]:
-    """Whether a setting's difference to its baseline is shown, and what other metrics are of it."""
-    lead, *others = answers
-    baseline = lead.comparison.baselines[place]
-    if place == baseline:
+def _standing(answers: Sequence[Answer], index: int) -> Iterator[str]:
+    """Whether a setting's difference to its baseline is shown, and what other metrics say of it."""
+    found, *others = [one.comparison for one in answers]
+    baseline = found.baselines[index]
+    if index == baseline:
         yield "It is the baseline."
-    elif baseline is not None and (told := _difference(lead.comparison.rows[place])):
-        yield f"Its difference to the baseline ({lead.comparison.rows[baseline].measured.setting}) is {told}."
-    rows = {one.metric: one.comparison.rows[place] for one in others}
-    parts = {name: (str(estimate(row.value)), _difference(row)) for name, row in rows.items() if row.value}
-    if parts:
-        told = "; ".join(name + " " + ", difference ".join(filter(None, part)) for name, part in parts.items())
-        yield f"By other metrics: {told}."
+    elif baseline is not None and (told := tested(found, found.rows[index])):
+        yield f"Its {found.contrast} to the baseline ({found.rows[baseline].measured.setting}) is {told}."
+    parts = [_of_other(one, one.rows[index]) for one in others]
+    if any(parts):
+        yield f"By other metrics: {'; '.join(filter(None, parts))}."
 
 
-def _difference(own: Row) -> str:
-    """A setting's difference to its baseline and whether it is shown; "" where there is none."""
-    if own.difference is None:
-        return ""
-    if own.p_adjusted is None:
-        return f"{estimate(own.difference)}, without a test"
-    shown = str(PValue(own.p_adjusted))
-    verdict = "shown" if own.p_adjusted < LEVEL else "not shown to be more than chance"
-    return f"{estimate(own.difference)}, {verdict} (p {shown if shown[0] in '<>' else f'= {shown}'}, Holm)"
+def _of_other(comparison: Comparison, row: Row) -> str:
+    told = tested(comparison, row)
+    found = f"{comparison.metric} {estimate(row.value)}" + (f", {comparison.contrast} {told}" if told else "")
+    return found if row.value else ""
 
 
 def _over(rows: Sequence[Row]) -> str:
@@ -249,8 +274,8 @@ def _kept(title: str, columns: Mapping[str, Sequence[Any]], bold: Iterable[tuple
     return Table(title, tuple(kept), list(zip(*kept.values(), strict=True)), best=best)
 
 
-def _mark(answer: Answer, place: int) -> str:
-    marks = {"best": place in answer.comparison.best, "baseline": place == answer.comparison.baselines[place]}
+def _mark(answer: Answer, index: int) -> str:
+    marks = {"best": index in answer.comparison.best, "baseline": index == answer.comparison.baselines[index]}
     return ", ".join(name for name, holds in marks.items() if holds)
 
 

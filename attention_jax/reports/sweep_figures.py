@@ -33,10 +33,10 @@ def figures_of(answers: Sequence[Answer], folder: Path, palette: Mapping[str, st
     shown = [setting for setting, row in zip(answer.settings, answer.comparison.rows, strict=True) if row.value]
     drawn = [_intervals(answers, folder / "settings.png", palette)]
     numeric = {key: name for key, name in _names(answer).items() if len(_numbers(shown, key)) > 2}
-    is_one_race = len(answer.tasks) == 1
-    if numeric and is_one_race:
+    is_one_group = len(answer.groups) == 1
+    if numeric and is_one_group:
         drawn.append(_slices(answer, numeric, folder / "slices.png", palette))
-    if is_one_race and len({setting.cost.get("cost.flops") for setting in shown} - {None}) > 1:
+    if is_one_group and len({setting.cost.get("cost.flops") for setting in shown} - {None}) > 1:
         drawn.append(_pareto(answer, folder / "pareto.png", palette))
     if any(len(setting.curve.steps) > 1 for setting in shown):
         drawn.append(_curves(answer, folder / "curves.png", palette))
@@ -46,15 +46,15 @@ def figures_of(answers: Sequence[Answer], folder: Path, palette: Mapping[str, st
 
 
 def _intervals(answers: Sequence[Answer], path: Path, palette: Mapping[str, str]) -> Figure:
-    """A panel a metric and task: means with their intervals, the best on top, the baseline's mean as a dashed line."""
-    panels = [(answer, task) for task in answers[0].tasks for answer in answers]
-    most = max(len(_places(answer, task)) for answer, task in panels)
+    """A panel a metric and group: means with their intervals, the best on top, the baseline's mean as a dashed line."""
+    panels = [(answer, group) for group in answers[0].groups for answer in answers]
+    most = max(len(_indices(answer, group)) for answer, group in panels)
     columns = min(2, len(panels))
     width = 7.0 if columns == 1 else 5.2
     figure, axes = new_figure(-(-len(panels) // columns), columns, width, max(2.0, 0.24 * min(most, MOST_ROWS) + 1.2))
-    for axis, (answer, task) in zip(axes.flat, panels, strict=False):
-        _draw_intervals(axis, answer, _places(answer, task)[:MOST_ROWS], palette)
-        axis.set_title(task, fontsize=9)
+    for axis, (answer, group) in zip(axes.flat, panels, strict=False):
+        _draw_intervals(axis, answer, _indices(answer, group)[:MOST_ROWS], palette)
+        axis.set_title(group, fontsize=9)
         axis.set_xlabel(answer.metric)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
@@ -62,20 +62,20 @@ def _intervals(answers: Sequence[Answer], path: Path, palette: Mapping[str, str]
     return save(figure, path, caption)
 
 
-def _draw_intervals(axis, answer: Answer, places: Sequence[int], palette: Mapping[str, str]) -> None:
+def _draw_intervals(axis, answer: Answer, indices: Sequence[int], palette: Mapping[str, str]) -> None:
     found = answer.comparison
-    for height, place in enumerate(reversed(places)):
-        value, name = found.rows[place].value, found.rows[place].measured.setting
+    for height, index in enumerate(reversed(indices)):
+        value, name = found.rows[index].value, found.rows[index].measured.setting
         if value is None:
             continue
         if value.low is not None:
             axis.plot([value.low, value.high], [height, height], color=palette[name], linewidth=1.5)
         axis.plot([value.mean], [height], _shape(palette, name), color=palette[name], markersize=4)
-        if place == found.baselines[place]:
+        if index == found.baselines[index]:
             axis.axvline(value.mean, color="grey", linestyle="--", linewidth=0.8, zorder=0)
-    labels = [found.rows[place].measured.setting for place in reversed(places)]
-    axis.set_yticks(range(len(places)), labels, fontsize=7)
-    axis.set_ylim(-0.7, len(places) - 0.3)
+    labels = [found.rows[index].measured.setting for index in reversed(indices)]
+    axis.set_yticks(range(len(indices)), labels, fontsize=7)
+    axis.set_ylim(-0.7, len(indices) - 0.3)
     if metric(answer.metric).is_log:
         log_scale(axis, "x")
     axis.grid(alpha=0.3, axis="x")
@@ -110,13 +110,13 @@ def _pareto(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
     axis, sign = axes[0, 0], 1 if metric(answer.metric).more_is_better else -1
     rows = enumerate(zip(answer.settings, answer.comparison.rows, strict=True))
     points = sorted(
-        (setting.cost["cost.flops"], -sign * row.value.mean, place)
-        for place, (setting, row) in rows
+        (setting.cost["cost.flops"], -sign * row.value.mean, index)
+        for index, (setting, row) in rows
         if row.value and "cost.flops" in setting.cost
     )
     front, best = [], -np.inf
-    for flops, negative, place in points:
-        name = answer.comparison.rows[place].measured.setting
+    for flops, negative, index in points:
+        name = answer.comparison.rows[index].measured.setting
         is_front = -negative > best
         label = name if is_front or len(points) <= NAMED else None
         axis.plot([flops], [-sign * negative], _shape(palette, name), color=palette[name], markersize=5, label=label)
@@ -137,35 +137,35 @@ def _pareto(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
 
 
 def _curves(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
-    """Learning curves of each task's first settings, means over seeds in their intervals."""
-    columns = min(2, len(answer.tasks))
+    """Learning curves of each group's first settings, means over seeds in their intervals."""
+    columns = min(2, len(answer.groups))
     size = (6.4, 4.0) if columns == 1 else (4.4, 3.0)
-    figure, axes = new_figure(-(-len(answer.tasks) // columns), columns, *size)
+    figure, axes = new_figure(-(-len(answer.groups) // columns), columns, *size)
     what = next(setting.curve.name for setting in answer.settings if setting.curve.steps)
-    for axis, task in zip(axes.flat, answer.tasks, strict=False):
-        curves = {place: answer.settings[place].curve for place in _places(answer, task)[:MOST_CURVES]}
-        names = {place: answer.comparison.rows[place].measured.setting for place in curves}
-        shown = {names[place]: curve.line for place, curve in curves.items() if curve.steps and curve.name == what}
+    for axis, group in zip(axes.flat, answer.groups, strict=False):
+        curves = {index: answer.settings[index].curve for index in _indices(answer, group)[:MOST_CURVES]}
+        names = {index: answer.comparison.rows[index].measured.setting for index in curves}
+        shown = {names[index]: curve.line for index, curve in curves.items() if curve.steps and curve.name == what}
         draw_bands(axis, shown, palette)
         if (row := find(what)) is not None and row.is_log and shown:
             log_scale(axis, "y")
-        axis.set_title(task, fontsize=9)
+        axis.set_title(group, fontsize=9)
         axis.set_xlabel("step")
         axis.set_ylabel(what)
-    for axis in axes.flat[len(answer.tasks) :]:
+    for axis in axes.flat[len(answer.groups) :]:
         axis.set_axis_off()
-    legend(figure, axes.flat[: len(answer.tasks)])
+    legend(figure, axes.flat[: len(answer.groups)])
     return save(figure, path, f"{what} by step, means over seeds in their 95% intervals; the best settings.")
 
 
 def _maps(answer: Answer, path: Path) -> Figure:
     """The attention of the settings' first seeds on one held-out pair of sentences."""
     settings, order = answer.settings, answer.comparison.order
-    places = [place for place in order if settings[place].attention is not None][:MOST_MAPS]
-    found: list[Any] = [settings[place].attention for place in places]
+    indices = [index for index in order if settings[index].attention is not None][:MOST_MAPS]
+    found: list[Any] = [settings[index].attention for index in indices]
     maps = [
-        WordMap(one[""], list(one[".target"]), list(one[".source"]), named(answer, place))
-        for place, one in zip(places, found, strict=True)
+        WordMap(one[""], list(one[".target"]), list(one[".source"]), named(answer, index))
+        for index, one in zip(indices, found, strict=True)
     ]
     caption = "Attention on one held-out pair of sentences, teacher forced, by setting (first seed)."
     return word_maps(maps, path, caption, columns=min(3, len(maps)), xlabel="source", ylabel="reference")
@@ -176,10 +176,10 @@ def _shape(palette: Mapping[str, str], name: str) -> str:
     return SHAPES[[*palette].index(name) // len(PALETTE) % len(SHAPES)]
 
 
-def _places(answer: Answer, task: str) -> list[int]:
-    """A task's settings that have a value, the best first."""
+def _indices(answer: Answer, group: str) -> list[int]:
+    """A group's settings that have a value, the best first."""
     rows = answer.comparison.rows
-    return [place for place in answer.comparison.order if rows[place].measured.task == task and rows[place].value]
+    return [index for index in answer.comparison.order if rows[index].measured.group == group and rows[index].value]
 
 
 def _names(answer: Answer) -> dict[str, str]:

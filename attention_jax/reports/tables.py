@@ -13,7 +13,7 @@ WIDTH = 120  # characters of a line
 ESCAPED = {
     **{letter: f"\\{letter}" for letter in "_%&#${}"},
     **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
-    **{"<": r"$<$", ">": r"$>$", "→": r"$\to$", "…": r"\ldots{}", "∞": r"$\infty$"},
+    **{"<": r"$<$", ">": r"$>$", "→": r"$\to$", "…": r"\ldots{}", "∞": r"$\infty$", "×": r"$\times$"},
 }
 LATEX = r"""% \usepackage{{booktabs}}
 \begin{{table}}
@@ -53,7 +53,7 @@ def write_tables(
 
 def as_csv(table: Table) -> list[list[Any]]:
     """The table's columns and rows with every digit: of an Estimate its mean, NAME, and its ends, NAME low and high."""
-    is_wide = [any(isinstance(row[place], Estimate) for row in table.rows) for place in range(len(table.columns))]
+    is_wide = [any(isinstance(row[column], Estimate) for row in table.rows) for column in range(len(table.columns))]
     parts = [("", " low", " high") if wide else ("",) for wide in is_wide]
     columns = [f"{name}{part}" for name, own in zip(table.columns, parts, strict=True) for part in own]
     rows = [
@@ -69,8 +69,8 @@ def as_markdown(table: Table) -> str:
     Estimate.
     """
     columns = [
-        [name, *(_bold(show(row[place]), "**{}**", (n, place) in table.best) for n, row in enumerate(table.rows))]
-        for place, name in enumerate(table.columns)
+        [name, *(_bold(show(row[column]), "**{}**", (n, column) in table.best) for n, row in enumerate(table.rows))]
+        for column, name in enumerate(table.columns)
     ]
     first = next((n for row in table.rows for n, cell in enumerate(row) if isinstance(cell, Estimate)), len(columns))
     blocks: list[list[list[str]]] = [columns[:first]]
@@ -101,8 +101,8 @@ def as_latex(table: Table, notes: Sequence[str] = ()) -> str:
     """A table of booktabs with the best in bold and small intervals; its caption is the title, the note, and notes."""
     caption = " ".join((f"{table.title}.", *([table.note] if table.note else ()), *notes))
     kinds = [
-        any(isinstance(row[place], (Estimate, PValue, int, float)) for row in table.rows)
-        for place in range(len(table.columns))
+        any(isinstance(row[column], (Estimate, PValue, int, float)) for row in table.rows)
+        for column in range(len(table.columns))
     ]
     rows = [
         " & ".join(_latex_cell(cell, (row, column) in table.best) for column, cell in enumerate(cells)) + r" \\"

@@ -1,19 +1,31 @@
 """Code by what it says: which modules a run imports, and a digest of each without its comments and docstrings."""
 
-import ast
+import fnmatch
 import functools
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+import sysconfig
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attention_jax.runs.provenance import git
+from attention_jax.runs.source import Source, read_source
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("attention_jax", "experiments", "configs", "launch")
-# What reads finished runs and makes none of their numbers.
-READERS = ("attention_jax/reports", "attention_jax/evaluation/comparison.py", "attention_jax/evaluation/by_task.py")
+# What reads finished runs, or starts them, and makes none of their numbers.
+READERS = (
+    *(
+        "attention_jax/launcher/*",
+        "attention_jax/sweeps/*",
+        "attention_jax/reports/*",
+        "attention_jax/tasks/*opened.py",
+    ),
+    *("attention_jax/evaluation/comparison.py", "attention_jax/evaluation/by_group.py"),
+)
+INSTALLED = ("site-packages", "dist-packages")
+STANDARD = Path(sysconfig.get_path("stdlib"))
 DIGITS = 12
 SHOWN = 3  # files that are named
 
@@ -25,27 +37,34 @@ class Code(NamedTuple):
     files: Mapping[str, str]
 
 
-def imported(*modules: str, without: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The files that modules import, and what those import, of this project and of the modules' own packages.
+def imported(*modules: str, without: tuple[str, ...] = ()) -> dict[str, Path]:
+    """The files that modules import, and what those import, each by its name: attention_jax/ops/scoring.py.
 
-    A file is named from its package on: attention_jax/ops/scoring.py. Those whose names begin with one of `without`
-    are left out, and what they alone import.
+    A file is the one that Python runs. Followed are this package, the modules' own packages, and all that is neither
+    installed nor of the standard library: what lies in the checkout, the working folder or on PYTHONPATH. Files whose
+    names match one of `without` are left out, and what they alone import; `modules` themselves never are.
     """
-    packages = {*PACKAGES, *(module.partition(".")[0] for module in modules)}
-    found: set[str] = set()
+    packages = {"attention_jax", *(module.partition(".")[0] for module in modules)}
+    found: dict[str, Path] = {}
     waiting = list(modules)
     while waiting:
-        for path in _files_of(waiting.pop()):
-            if path not in found and not path.startswith(without):
-                found.add(path)
-                waiting += [name for name in _read(place_of(path)).imports if name.partition(".")[0] in packages]
-    return tuple(sorted(found))
+        for module in _with_packages(waiting.pop()):
+            file, _ = _place_of(module)
+            if file is None or not (module.partition(".")[0] in packages or _is_own(file)):
+                continue
+            name = module.replace(".", "/") + ("/__init__.py" if file.name == "__init__.py" else ".py")
+            is_left_out = module not in modules and any(fnmatch.fnmatch(name, pattern) for pattern in without)
+            if name not in found and not is_left_out:
+                found[name] = file
+                waiting += _read(file, _package_of(module, file)).imports
+    return dict(sorted(found.items()))
 
 
 @functools.cache
 def code_of(*modules: str) -> Code:
     """The code, as it is now, that makes the numbers of a run of some modules; what reads finished runs is left out."""
-    digests = {path: _read(place_of(path)).digest for path in imported(*modules, without=READERS)}
+    files = imported(*modules, without=READERS)
+    digests = {name: _digest(meaning(file.read_text(encoding="utf-8"))) for name, file in files.items()}
     return Code(_digest(repr(sorted(digests.items()))), digests)
 
 
@@ -57,16 +76,32 @@ def shown(files: Iterable[str]) -> str:
 
 def meaning(text: str) -> str:
     """What a module says without its comments and docstrings."""
-    return _meaning(ast.parse(text))
+    return read_source(text).meaning
 
 
-def changes(commit: str, paths: Sequence[str]) -> list[str] | None:
-    """Which files say something else than at a commit; None where the commit is not known."""
+def changes(commit: str, paths: Collection[str]) -> list[str] | None:
+    """Which files of the checkout say something else than at a commit; None where the commit is not known."""
     there, edited = (git(asked, "--name-only", commit, "--", *paths) for asked in ("ls-tree", "diff"))
     if not commit or there is None or edited is None:
         return None
     new = set(paths) - set(there.split())
     return [path for path in sorted({*edited.split(), *new}) if path in new or not _says_the_same(commit, path)]
+
+
+def changed_since(made_by: Sequence[Mapping[str, Any]], now: Code) -> str:
+    """How today's code differs from that of results, by the `code` in them; "" where it does not."""
+    other = [one for one in made_by if one.get("version") != now.version]
+    if not other:
+        return ""
+    own = [path for path in now.files if (ROOT / path).is_file()]
+    known = [None if one["changed"] is not False else changes(one["commit"], own) for one in other]
+    files = {path for found in known for path in found or ()}
+    if files:
+        return f"changed since: {shown(files)}"
+    if known == [[]] * len(known) and not any("version" in one for one in other):
+        return ""
+    there = ", ".join(str(one.get("version", one["commit"] or "no commit")) for one in other)
+    return f"which files have changed since is not known ({there} there, {now.version} now)"
 
 
 def _says_the_same(commit: str, path: str) -> bool:
@@ -76,52 +111,48 @@ def _says_the_same(commit: str, path: str) -> bool:
     return meaning(before) == meaning(now.read_text(encoding="utf-8"))
 
 
-def place_of(path: str) -> Path:
-    """Where a file is that is named from its package on: in this checkout, or where Python finds the package."""
-    if (ROOT / path).is_file():
-        return ROOT / path
-    package = path.partition("/")[0].removesuffix(".py")
-    spec = importlib.util.find_spec(package)
-    places = list(spec.submodule_search_locations or []) if spec else []
-    origin = [spec.origin] if spec and spec.origin else []
-    return next((Path(found).parent / path for found in [*places, *origin]), ROOT / path)
-
-
-def _files_of(module: str) -> Iterator[str]:
-    """A module's file, and those of the packages that it is in."""
+def _with_packages(module: str) -> list[str]:
+    """A module's name after those of the packages that it is in."""
     parts = module.split(".")
-    for count in range(1, len(parts) + 1):
-        base = "/".join(parts[:count])
-        yield from (path for path in (f"{base}.py", f"{base}/__init__.py") if place_of(path).is_file())
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
-class _Read(NamedTuple):
-    imports: tuple[str, ...]
-    digest: str  # of what it says
+def _place_of(module: str) -> tuple[Path | None, list[Path]]:
+    """The text file of a module as Python finds it, if it has one, and the folders of the modules in it.
+
+    Nothing is imported for it. What this process has imported is where it was imported from.
+    """
+    if (loaded := sys.modules.get(module)) is not None:
+        return _text(getattr(loaded, "__file__", None)), [Path(path) for path in getattr(loaded, "__path__", ())]
+    parent, _, name = module.rpartition(".")
+    if not parent:
+        spec = importlib.util.find_spec(module)
+        return (_text(spec.origin), [*map(Path, spec.submodule_search_locations or ())]) if spec else (None, [])
+    folders = _place_of(parent)[1]
+    for folder in folders:
+        if (file := folder / name / "__init__.py").is_file():
+            return file, [folder / name]
+        if (file := folder / f"{name}.py").is_file():
+            return file, []
+    return None, [folder / name for folder in folders if (folder / name).is_dir()]
+
+
+def _text(file: str | None) -> Path | None:
+    return Path(file) if file and file.endswith(".py") and Path(file).is_file() else None
+
+
+def _is_own(file: Path) -> bool:
+    """Whether a file is neither of an installed package nor of Python itself."""
+    return not (file.is_relative_to(STANDARD) or any(name in file.parts for name in INSTALLED))
+
+
+def _package_of(module: str, file: Path) -> str:
+    return module if file.name == "__init__.py" else module.rpartition(".")[0]
 
 
 @functools.cache
-def _read(path: Path) -> _Read:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            found += [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-    return _Read(tuple(found), _digest(_meaning(tree)))
-
-
-def _meaning(tree: ast.Module) -> str:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            node.body = [line for line in node.body if not _is_text(line)]
-    return ast.dump(tree)
-
-
-def _is_text(line: ast.stmt) -> bool:
-    is_constant = isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
-    return is_constant and isinstance(line.value.value, str)  # type: ignore[attr-defined]
+def _read(file: Path, package: str) -> Source:
+    return read_source(file.read_text(encoding="utf-8"), package)
 
 
 def _digest(text: str) -> str:

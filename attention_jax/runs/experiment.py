@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
 from attention_jax.runs.folder import Run, open_run
+from attention_jax.runs.keys import lacking
 from attention_jax.runs.machine import describe_device
 from attention_jax.runs.provenance import provenance
 from attention_jax.training.description import Description
@@ -29,11 +30,12 @@ PACKAGES = (
 )
 
 
+MADE_BY = ("code", "device", "versions")  # what a result says of it
 Session = Any  # what an experiment opens of a config and its data; nobody else looks inside
 
 
 class Together(NamedTuple):
-    """What cells that differ in dynamic values alone share: a trainer, where they are trained, and how they end."""
+    """What cells share that differ in dynamic values alone: their trainer, if they are trained, and how they finish."""
 
     finish: Callable[[Sequence[ConfigDict], Sequence[Run]], list[dict]]  # trained runs → the metrics of each, nested
     trainer: Trainer | None = None
@@ -60,11 +62,12 @@ class Experiment(NamedTuple):
     generate: Callable[[Session, ConfigDict, Run, str], Iterator[str]] | None = None  # a prompt → text in pieces
     evaluate_text: Callable[[Session, ConfigDict, Run, str], dict] | None = None  # a file or folder
     flops: Callable[[Session], float] | None = None  # of training one seed
+    steps: Callable[[ConfigDict], int] = lambda config: config.train.steps  # of training one seed; 1 where it is none
     prepare: Callable[[ConfigDict, Path], str] | None = None  # its data as a data set of TFDS → how to train on it
     identify: Callable[[ConfigDict], str] = lambda config: ""  # what tells its data from other data
     check: Callable[[ConfigDict], None] = lambda config: None  # raises UserError for values that cannot be used
     dynamic: tuple[str, ...] = ()  # keys whose values need no program, beside seeds and the optimizer's numbers
-    on_cpu: str = "loop"  # how cells of a group run on a CPU, where the config leaves it open
+    on_cpu: str = "loop"  # how cells that share a program run on a CPU, where the config leaves it open
     # …, a folder for figures, the colour of each setting in all of them
     conclude: Callable[[ConfigDict, list[FinishedCell], Path, Mapping[str, str]], Conclusion] | None = None
     metric: Callable[[ConfigDict], str] = lambda config: config.train.best_by  # what a sweep's table leads with
@@ -109,10 +112,51 @@ class Request(NamedTuple):
             raise UserError(f"{self.workdir}: no run here. Start one with --mode=train --config=….")
 
 
+def require_readable(experiment: Experiment, path: Path, config: ConfigDict) -> None:
+    """Raise UserError where the config of a run is not one of this version: in what, and which version wrote it."""
+    try:
+        experiment.check(config)
+    except (AttributeError, KeyError, UserError) as error:
+        key = lacking(error)
+        if not key and not isinstance(error, UserError):
+            raise
+        what = f"the config has no {key!r}." if key else str(error)
+        raise UserError(
+            f"{path}: started by another version of the code, whose configs this one cannot read: {what} "
+            f"{_checkout(path)}"
+        ) from None
+
+
+def _checkout(path: Path) -> str:
+    """How to get the version that finished a run."""
+    with contextlib.suppress(UserError):
+        code = (Run(path, 0.0).result() or {}).get("code", {})
+        if code.get("commit"):
+            changed = ", which had changes that were not committed" if code.get("changed") else ""
+            return f"Use the version that finished it: git checkout {code['commit']}{changed}."
+    return "Use the version that started it; no result.json tells its commit."
+
+
 def finished(config: ConfigDict, metrics: dict) -> dict:
     """A run's result: its metrics, what they were measured with, and by which code and command."""
     known = {"status": "finished", "experiment": config.experiment, "seeds": list(config.seeds)}
     return {**known, **metrics, "device": describe_device(), "versions": _versions(), **provenance()}
+
+
+def made_by(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The code, device and versions that results were made with: what they have in common, or a list of every one."""
+    made: dict[str, Any] = {}
+    kept = list(results)
+    for key in MADE_BY:
+        found = [one for result in kept if key in result for one in as_list(result[key])]
+        every = {repr(one): one for one in found}
+        made[key] = found[0] if len(every) == 1 else list(every.values())
+    return made
+
+
+def as_list(made: Any) -> list[Any]:
+    """What a result says that it was made with, as a list where it was one alone."""
+    return made if isinstance(made, list) else [made]
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from attention_jax.errors import UserError
 from attention_jax.files import write_whole
 from attention_jax.runs.config import flatten, tupled
 from attention_jax.runs.interrupt import Interrupted
+from attention_jax.runs.taking import is_to_take, take
 from attention_jax.training.checkpoints import steps_in
 from attention_jax.training.hyper import DEFAULTS, settled
 
@@ -65,7 +66,7 @@ class Run:
     def rewind(self, step: int, lines: Sequence[dict] | None = None) -> None:
         """Write metrics.jsonl up to a restored step; the resumed run goes on from there.
 
-        `lines` are what the step's checkpoint has of them, whatever is left of the file; None where it has none.
+        `lines` are the metrics that the step's checkpoint kept; None where it kept none: the file's are taken.
         """
         self._lines = self.metrics(step) if lines is None else list(lines)
         write_whole(self.path / "metrics.jsonl", "".join(map(_line, self._lines)))
@@ -82,7 +83,7 @@ class Run:
     def log(self, step: int, seed: int, values: dict[str, float]) -> None:
         """Append one line for one seed to metrics.jsonl and to its TensorBoard events.
 
-        What is not finite is null in the one and absent in the other. Raises OSError, before anything is written,
+        What is not finite is null in the file and absent from the events. Raises OSError, before anything is written,
         where the disk is full.
         """
         if shutil.disk_usage(self.path).free < SPARE:
@@ -142,13 +143,15 @@ def open_run(
 ) -> Iterator[Run]:
     """Lock the folder, refuse another config's, write config.json, and close it in the end.
 
-    With `extend`, `train.steps` may be larger than it was: the run is then unfinished again; or a finished run's seeds
-    may have others after them: its `seeds_before` are then those that it has, and its config.json is as it was. Keys
-    of the section `ignoring` may differ for this time. Raises UserError where another process uses the folder or where
-    it holds another config's run. A start that is refused leaves nothing of its own behind.
+    With `extend`, the config may differ in one of two keys. A larger `train.steps` makes the run unfinished again. More
+    `seeds`, after those of a finished run, leave its config.json as it was, and `seeds_before` has the old ones. A run
+    that a kill left between two states is brought into the later one first. Keys
+    of the section `ignoring` may differ for this time. Raises UserError where another process uses the folder, or it
+    holds another config's run. A start that is refused leaves nothing of its own behind.
     """
     is_new = not path.exists()
     with hold(path):
+        take(path)
         stored = read_config(path)
         if stored is None and any(child.name != ".lock" for child in path.iterdir()):
             raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
@@ -178,22 +181,26 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
     if extend and list(changed) == ["train.steps"] and now > before:
         (path / "result.json").unlink(missing_ok=True)
     elif changed:
-        shown = "; ".join(f"{key}: {old!r} there, {new!r} now" for key, (old, new) in changed.items())
+        told = {key: ["nothing" if one is None else repr(one) for one in both] for key, both in changed.items()}
+        shown = "; ".join(f"config.{key}: {old} there, {new} now" for key, (old, new) in told.items())
         raise UserError(f"{path}: holds a run of another config ({shown}). Choose another --workdir.")
 
 
 def _gains_seeds(path: Path, stored: ConfigDict, config: ConfigDict) -> bool:
     """Whether a config has more seeds than that of a finished run, and differs in nothing else."""
     is_more = len(config.seeds) > len(stored.seeds) > 0 and config.seeds[: len(stored.seeds)] == stored.seeds
-    has_begun = (path / "result.json").exists() or (path / "more").exists()
-    return is_more and has_begun and list(_differences(stored, config)) == ["seeds"]
+    return is_more and (path / "result.json").exists() and list(_differences(stored, config)) == ["seeds"]
 
 
 def read_config(path: Path) -> ConfigDict | None:
     """The config a run or sweep was started with, or None where there is none.
 
-    What its version could not set of the optimizer yet has its default.
+    A run that a kill left between two states is brought into the later one first. Numbers of the optimizer that an
+    older version did not have get their defaults.
     """
+    if is_to_take(path):
+        with hold(path, wait=True):
+            take(path)
     file = path / "config.json"
     if not file.exists():
         return None
@@ -256,7 +263,7 @@ def _finite(value: Any) -> Any:
 
 
 def _clear(path: Path, remove: bool) -> None:
-    """Delete what a start without progress has made; what is someone else's stays, and so does the folder of it."""
+    """Delete what a start without progress has made; anything else stays, and the folder that it lies in."""
     for name in MADE_WHOLE:
         shutil.rmtree(path / name, ignore_errors=True)
     for child in (child for pattern in MADE for child in path.glob(pattern)):

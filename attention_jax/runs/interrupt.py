@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR2 ask a run to stop at the next safe place; a second Ctrl-C stops at once.
+"""Ctrl-C, SIGTERM and SIGUSR2 ask a run to stop at the next safe moment; a second Ctrl-C stops at once.
 
 SIGUSR2 is what SLURM is told to send before a job is preempted or out of time.
 """

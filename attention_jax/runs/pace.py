@@ -9,7 +9,7 @@ from attention_jax.runs.folder import Run
 def pace(run: Run, config: ConfigDict) -> dict[str, float]:
     """What a seed's training takes: its seconds, those of a step (the median over what was logged), and its speed.
 
-    They are of training steps alone: no compilation, no evaluation, nothing that a kill lost. Nothing where no step was
+    They are of training steps alone: no compilation, no evaluation, nothing that a kill lost. Empty where no step was
     timed.
     """
     seconds, steps, tokens = [], [], 0.0

@@ -1,4 +1,4 @@
-"""Training one run or several: the plan and hyperparameters of a config, the progress bar, the checkpoints."""
+"""Training one run or several: the timetable and hyperparameters of a config, the progress bar, the checkpoints."""
 
 import contextlib
 import functools
@@ -14,10 +14,11 @@ from attention_jax.evaluation.metrics import metric, require_direction
 from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.interrupt import Interrupted, interruptible
+from attention_jax.runs.keys import require_keys
 from attention_jax.runs.machine import Profiler
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.hyper import rule_of, settled, traced
-from attention_jax.training.loop import Hooks, NotFinite, Plan, Trainer, fit
+from attention_jax.training.loop import Hooks, NotFinite, Timetable, Trainer, fit
 from attention_jax.training.optimizer import DECAYING
 from attention_jax.training.progress import Bar, tell
 from attention_jax.training.state import TrainState, Variables
@@ -31,16 +32,16 @@ class Member(NamedTuple):
     seed: int
 
 
-def plan_of(config: ConfigDict) -> Plan:
-    """`config.train` with the optimizer's name and schedule. Raises UserError for a value that cannot be used."""
-    rule = rule_of(config.optimizer)
+def timetable_of(config: ConfigDict) -> Timetable:
+    """`config.train`, checked. Raises UserError for a value that cannot be used."""
     values = {name: value for name, value in config.train.items() if name != "init_from"}
+    require_keys("train", values, [name for name in Timetable._fields if name != "height"])
     for name, value in values.items():
         if isinstance(value, int) and value < 1:
             raise UserError(f"config.train.{name}={value}: needs 1 or more.")
     best_by = config.train.best_by
-    require_direction(best_by, "train.best_by")
-    return Plan(**values, rule=rule, height=metric(best_by).height)
+    require_direction(best_by, "config.train.best_by")
+    return Timetable(**values, height=metric(best_by).height)
 
 
 def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
@@ -53,7 +54,8 @@ def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
 
 def check_training(config: ConfigDict) -> None:
     """Raise UserError for values that no training can use."""
-    plan_of(config)
+    rule_of(config.optimizer)
+    timetable_of(config)
     hyper_of(config, 0)
 
 
@@ -78,18 +80,18 @@ def train_run(config: ConfigDict, run: Run, together: Together) -> None:
     """
     if (trainer := together.trainer) is None:
         return
-    plan, members = trainer.plan, [Member(config, run, seed) for seed in config.seeds]
+    timetable, members = trainer.timetable, [Member(config, run, seed) for seed in config.seeds]
     profiler = Profiler(run.profile)
 
     def stop(member, step):
         raise NotFinite(members[member].seed, step)
 
-    with open_checkpoints(run.checkpoints, plan, trainer.task.vocabulary, [run]) as checkpoints:
+    with open_checkpoints(run.checkpoints, timetable, trainer.task.vocabulary, [run]) as checkpoints:
         try:
             states = restore(trainer, members, checkpoints, together.start_from)
             if checkpoints.last_step() is not None:
                 tell(f"resuming at step {int(states[0].step):,}")
-            with interruptible() as is_interrupted, Bar(plan.steps, int(states[0].step), profiler.tick) as bar:
+            with interruptible() as is_interrupted, Bar(timetable.steps, int(states[0].step), profiler.tick) as bar:
                 hooks = hooks_of(members, bar.advance, is_interrupted, stop)
                 states = fit(trainer, hypers_of(members, together), states, checkpoints, hooks)
         except NotFinite as error:
@@ -98,7 +100,7 @@ def train_run(config: ConfigDict, run: Run, together: Together) -> None:
             raise UserError(f"{error}; {kept}. Lower --config.optimizer.learning_rate in another --workdir.") from None
         finally:
             profiler.stop()
-    require_finished(int(states[0].step), plan.steps)
+    require_finished(int(states[0].step), timetable.steps)
 
 
 def hypers_of(members: Sequence[Member], together: Together) -> list[dict[str, Any]]:
@@ -109,8 +111,8 @@ def hypers_of(members: Sequence[Member], together: Together) -> list[dict[str, A
 def hooks_of(members: Sequence[Member], advance, is_interrupted, on_not_finite) -> Hooks:
     """Each member logs to its run."""
 
-    def log(step, place, values):
-        members[place].run.log(step, members[place].seed, values)
+    def log(step, index, values):
+        members[index].run.log(step, members[index].seed, values)
 
     return Hooks(log, advance, is_interrupted, on_not_finite)
 
@@ -124,7 +126,7 @@ def require_finished(step: int, steps: int) -> None:
 def restore(
     trainer: Trainer, members: Sequence[Member], checkpoints: Checkpoints, start_from: Callable[[], Variables | None]
 ) -> list[TrainState]:
-    """Where the members' training goes on: at their last checkpoint, whose metrics are their runs' again."""
+    """The states that members go on from: their last checkpoint's, whose metrics their runs then have, or new ones."""
     saved = checkpoints.restore(trainer.abstract(len(members)))
     runs = {member.run.path: member.run for member in members}.values()
     kept = [None] * len(runs) if saved is None or saved.beside is None else saved.beside
@@ -137,16 +139,16 @@ def restore(
 
 
 @contextlib.contextmanager
-def open_checkpoints(folder: Path, plan: Plan, vocabulary: str, runs: Sequence[Run]) -> Iterator[Checkpoints]:
-    """The checkpoints in a folder, kept as the plan says, with the metrics of the runs that they are of.
+def open_checkpoints(folder: Path, timetable: Timetable, vocabulary: str, runs: Sequence[Run]) -> Iterator[Checkpoints]:
+    """The checkpoints in a folder, kept as the timetable says, with the metrics of their `runs` beside each.
 
     Raises UserError where they are of another vocabulary.
     """
     checkpoints = Checkpoints(
         folder,
-        plan.keep_last,
+        timetable.keep_last,
         tell,
-        is_due=functools.partial(plan.is_due, period=plan.checkpoint_every),
+        is_due=functools.partial(timetable.is_due, period=timetable.checkpoint_every),
         vocabulary=vocabulary,
         beside=lambda step: [run.metrics(until=step) for run in runs],
     )

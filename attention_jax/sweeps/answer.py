@@ -10,9 +10,10 @@ import numpy as np
 from attention_jax.errors import UserError
 from attention_jax.evaluation.comparison import Measured, notes, records
 from attention_jax.evaluation.comparison import compare as compare_settings
+from attention_jax.evaluation.metrics import metric as metric_of
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.learning import learning_line
-from attention_jax.reports.names import names_of, names_of_task
+from attention_jax.reports.names import name_of_group, names_of
 from attention_jax.reports.page import render
 from attention_jax.reports.pivots import grid_tables
 from attention_jax.reports.sweep import (
@@ -30,19 +31,24 @@ from attention_jax.reports.sweep import (
 from attention_jax.reports.sweep_figures import figures_of
 from attention_jax.reports.tables import write_tables
 from attention_jax.runs.config import flatten
-from attention_jax.runs.experiment import finished
+from attention_jax.runs.experiment import finished, made_by
 from attention_jax.runs.folder import Run, to_json, write_result, write_whole
-from attention_jax.sweeps.cells import place_of
+from attention_jax.sweeps.cells import index_of
 from attention_jax.sweeps.folder import Sweep, failures, read_result, require_metrics
 from attention_jax.sweeps.records import records_of, write_cells
 
 ENDS = {"diverged": "diverged", "dropped": "dropped at a rung"}
 COSTS = ("cost.parameters", "cost.flops", "cost.seconds", "cost.step_seconds", "cost.tokens_per_second")
-BY_TEST = "Test figures are for the last word: settings are in the order of {}, and the best is chosen by it."
+BY_TEST = "Test figures choose nothing: settings are in the order of {}, and the best is chosen by it."
 CHOSEN = "The first seeds ({}) chose at the rungs which settings go on; they are not reported."
 CHOSE = (
     "Settings were chosen at rungs by the seeds that are reported: those that went on were lucky there, and their "
     "intervals cover less than 95%. config.population.halving_seeds sets seeds apart that choose."
+)
+
+UNKNOWN = (
+    "{}: some tokenizers do not know up to {:,} tokens of the held-out text, and others fewer. No loss counts what "
+    "such a token hides: figures of settings with different tokenizers do not compare exactly."
 )
 
 
@@ -92,11 +98,7 @@ def _orders(answers: Sequence[Answer]) -> dict[str, Any]:
 
 def _made_by(sweep: Sweep) -> dict[str, Any]:
     """What the cells were made with, every version of it, and by which command the sweep was first answered."""
-    results = [result for name in sweep.plan.cells if (result := read_result(sweep.cell(name)))]
-    found: dict[str, Any] = {}
-    for key in ("code", "device", "versions"):
-        every = {repr(result[key]): result[key] for result in results if key in result}
-        found[key] = next(iter(every.values())) if len(every) == 1 else list(every.values())
+    found = made_by(result for name in sweep.plan.cells if (result := read_result(sweep.cell(name))))
     before = read_result(sweep.path) or {}
     return found | ({"command": before["command"]} if "command" in before else {})
 
@@ -122,7 +124,7 @@ def compare(sweep: Sweep) -> list[Answer]:
 
 
 def _following(lead: Answer, answer: Answer) -> Answer:
-    """An answer with the order and the best of the one that leads, of which the reader of test figures is told."""
+    """An answer with the order and the best of the one that leads; a note says so to who reads test figures."""
     notes = (BY_TEST.format(lead.metric), *answer.notes) if answer.metric.startswith("test.") else answer.notes
     comparison = answer.comparison._replace(order=lead.comparison.order, best=lead.comparison.best)
     return answer._replace(comparison=comparison, notes=notes)
@@ -136,37 +138,37 @@ def _answer(sweep: Sweep, name: str) -> Answer | None:
     if not any(one.values for one in measured):
         return None
     compared = compare_settings(name, measured, [one.baseline for one in named])
-    return Answer(compared, settings, (*_of_rungs(sweep, settings), *notes(compared)))
+    return Answer(compared, settings, (*_of_rungs(sweep, settings), *_of_unknown(sweep, name), *notes(compared)))
 
 
 class _Named(NamedTuple):
-    """A setting as a sweep calls it: its cells, its name, its task, and the place of its baseline, if it has one."""
+    """A setting as a sweep calls it: its cells, its name, its group, and the index of its baseline, if it has one."""
 
     cells: list[str]
     name: str
-    task: str
+    group: str
     baseline: int | None
 
 
 def _named(sweep: Sweep) -> list[_Named]:
-    """The settings in the plan's order. Seeds and what `config.sweep.within` names make none."""
+    """The settings in the plan's order. Seeds and the keys of `config.sweep.within` make none."""
     every, within = sweep.settings_in(sweep.plan.cells), sweep.config.sweep.within
     overrides = [sweep.plan.cells[cells[0]].overrides for cells in every]
     names = names_of([{k: v for k, v in one.items() if k not in ("seeds", *within)} for one in overrides])
-    tasks = [names_of_task({key: sweep.flat[cells[0]].get(key) for key in within}) for cells in every]
-    return [_Named(*one) for one in zip(every, names, tasks, _baselines(sweep, every), strict=True)]
+    groups = [name_of_group({key: sweep.flat[cells[0]].get(key) for key in within}) for cells in every]
+    return [_Named(*one) for one in zip(every, names, groups, _baselines(sweep, every), strict=True)]
 
 
 def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int | None]:
-    """The place of each setting's baseline, of those that agree with it on `config.sweep.within`; None: it has none."""
-    places = {names[0]: place for place, names in enumerate(every)}
+    """The index of each setting's baseline, which agrees with it on `config.sweep.within`; None where there is none."""
+    indices = {names[0]: index for index, names in enumerate(every)}
     found: list[int | None] = [None] * len(every)
-    for names in sweep.agreeing(places):
+    for names in sweep.agreeing(indices):
         overrides = [_without_seeds(sweep.plan.cells[name].overrides) for name in names]
         with contextlib.suppress(UserError):  # the plan is refused where no setting at all is the baseline
-            own = places[names[place_of(overrides, sweep.config.sweep.baseline)]]
+            own = indices[names[index_of(overrides, sweep.config.sweep.baseline)]]
             for name in names:
-                found[places[name]] = own
+                found[indices[name]] = own
     return found
 
 
@@ -179,16 +181,16 @@ def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
             result = read_result(sweep.cell(name))
             if result is None or result["status"] == "dropped":
                 continue
-            members = [pair for pair in members_of(result) if pair[0] not in choosers]
-            kept = result | {"seeds": [seed for seed, _ in members], "members": [member for _, member in members]}
+            reported = [pair for pair in members_of(result) if pair[0] not in choosers]
+            kept = result | {"seeds": [seed for seed, _ in reported], "members": [own for _, own in reported]}
             baseline = "" if setting.baseline is None else every[setting.baseline].name
-            called = (setting.name, setting.task, baseline)
-            found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, *called)] if members else []
+            called = (setting.name, setting.group, baseline)
+            found += [FinishedCell(sweep.config_of(name), sweep.cell(name), kept, *called)] if reported else []
     return found
 
 
 def members_of(result: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Each seed of a result with what was measured of it; what all seeds together made is the first's."""
+    """Each seed of a result with its own numbers; a result without `members` is its first seed's."""
     if result["status"] in ENDS:
         return [(seed, result) for seed in result["seeds"]]
     return list(zip(result["seeds"], result.get("members") or [result], strict=False))
@@ -206,7 +208,7 @@ def _setting(sweep: Sweep, metric_name: str, named: _Named, failed: Collection[s
     lines = [line for one in reported for line in Run(sweep.cell(one.name), 0.0).metrics()]
     measured = Measured(
         named.name,
-        named.task,
+        named.group,
         values=values,
         lost=tuple(lost),
         statistics=statistics if len(statistics) == len(values) else {},
@@ -251,14 +253,20 @@ def _without_seeds(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sentence_scores(cell: Path, metric: str, result: Mapping[str, Any] | None) -> tuple[dict[int, np.ndarray], str]:
-    """Each seed's statistics of every sentence, and what tells these sentences from others."""
+    """Each seed's statistics of every sentence, and what tells sentences, and how they are counted, from others."""
     path, split = cell / "scores.npz", metric.partition(".")[0]
     if result is None or not path.exists():
         return {}, ""
     with np.load(path) as found:
         if metric not in found:
             return {}, ""
-        return dict(zip(result["seeds"], found[metric], strict=False)), str(found[f"{split}.references"])
+        counted = f"{found[f'{split}.references']} {signature_of(result, metric)}"
+        return dict(zip(result["seeds"], found[metric], strict=False)), counted
+
+
+def signature_of(result: Mapping[str, Any], metric: str) -> str:
+    """How a result's scores were counted, as sacreBLEU's signature says, but for its version; "" where it says none."""
+    return flatten(members_of(result)[0][1]).get(f"{metric}_signature", "").partition("|version")[0]
 
 
 def learning_curve(lines: Sequence[Mapping[str, Any]], metric: str) -> Curve:
@@ -283,8 +291,17 @@ def _attention(cell: Path) -> dict[str, Any] | None:
         return {part: found[f"attention.0{part}"] for part in ("", ".source", ".target")}
 
 
+def _of_unknown(sweep: Sweep, name: str) -> list[str]:
+    """A note where tokenizers differ in how much of the held-out text they do not know, of a metric of that text."""
+    if not metric_of(name).of_text:
+        return []
+    path, results = f"data.splits.{name.partition('.')[0]}.unknown", map(read_result, map(sweep.cell, sweep.plan.cells))
+    counts = {flatten(result).get(path, 0) for result in results if result is not None}
+    return [UNKNOWN.format(name, max(counts))] if len(counts) > 1 else []
+
+
 def _of_rungs(sweep: Sweep, settings: Sequence[Setting]) -> list[str]:
-    """Who chose the settings that are left, where rungs did."""
+    """A note on which seeds chose the settings that are left, where rungs dropped others."""
     population = sweep.config.population
     if population.halving_seeds:
         every = {tuple(sorted(sweep.choosers(names))) for names in sweep.settings_in(sweep.plan.cells)}

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.runs.config import flatten, nested
+from attention_jax.runs.keys import meant
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.space import Overrides
 
@@ -39,13 +40,13 @@ def resolve(
 ) -> list[Cell]:
     """Every cell, each once. `configure` gives a variant's config ("": the one asked for); `identify` tells its data.
 
-    `code` is asked for its version, and data are identified, when the values are checked.
-    `adjust` may change values of the configs, once they are checked; what it changes is an override like others.
+    `adjust` checks the configs and may change values; a change counts as an override. Only then is `code` asked for its
+    version, and are data identified.
     Raises UserError for an empty space, a key that the config does not have (with the nearest), or a value of
     another type, before anything runs.
     """
     if not space:
-        raise UserError("sweep: the space is empty: not a cell to run.")
+        raise UserError("sweep: the space is empty: there is no cell to run.")
     variants = {overrides.get(VARIANT, "") for overrides in space}
     bases = {variant: _Base(configure(variant)) for variant in sorted(variants)}
     asked = [bases[overrides.get(VARIANT, "")].with_(overrides) for overrides in space]
@@ -83,7 +84,7 @@ class _Base:
         return self._values[known]
 
 
-def place_of(space: Sequence[Overrides], asked: str) -> int:
+def index_of(space: Sequence[Overrides], asked: str) -> int:
     """The first cell with every `KEY=VALUE` of a list with commas; "" is the first of all.
 
     A value may have commas itself: a comma ends it where a key of the space follows. Raises UserError where there is no
@@ -91,11 +92,11 @@ def place_of(space: Sequence[Overrides], asked: str) -> int:
     """
     keys = "|".join(map(re.escape, {key for overrides in space for key in overrides}))
     parts = [part.partition("=") for part in re.split(rf",(?=(?:{keys})=)", asked)] if asked else []
-    for place, overrides in enumerate(space):
+    for index, overrides in enumerate(space):
         if all(key in overrides and _is(overrides[key], value) for key, _, value in parts):
-            return place
+            return index
     first = ",".join(f"{key}={value}" for key, value in space[0].items() if key != "seeds")
-    raise UserError(f"config.sweep.baseline={asked!r}: no setting is that; the first is {first!r}.")
+    raise UserError(f"config.sweep.baseline={asked!r}: no setting has these values; the first has {first!r}.")
 
 
 def _is(value: Any, text: str) -> bool:
@@ -110,8 +111,8 @@ def _checked(config: ConfigDict, flat: Mapping[str, Any], key: str, value: Any) 
     if key not in flat:
         if any(name.startswith(f"{key}.") for name in flat):
             raise UserError(f"sweep: {key!r} is a section of the config: override its keys.")
-        nearest = difflib.get_close_matches(key, flat, n=1, cutoff=0.5)
-        raise UserError(f"sweep: the config has no {key!r}." + (f" Did you mean {nearest[0]!r}?" if nearest else ""))
+        own = meant(key, flat) or next(iter(difflib.get_close_matches(key, flat, n=1, cutoff=0.5)), "")
+        raise UserError(f"sweep: the config has no {key!r}." + (f" Did you mean {own!r}?" if own else ""))
     section, _, name = key.rpartition(".")
     probe = ConfigDict(config.to_dict())
     owner = probe if not section else _section(probe, section)

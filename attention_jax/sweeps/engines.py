@@ -30,7 +30,7 @@ class Work(NamedTuple):
 
 
 def inline(work: Work, settings: Mapping[str, Any]) -> None:
-    """In this process, one group after another."""
+    """In this process, one program after another."""
     del settings
     work.here()
 
@@ -43,7 +43,7 @@ def processes(work: Work, settings: Mapping[str, Any]) -> None:
     count = settings["workers"]
     work.logs.mkdir(exist_ok=True)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    workers = [_start(work, place, count) for place in range(count)]
+    workers = [_start(work, rank, count) for rank in range(count)]
     try:
         _watch(work, lambda: any(worker.poll() is None for worker in workers))
     finally:
@@ -52,9 +52,9 @@ def processes(work: Work, settings: Mapping[str, Any]) -> None:
         for worker in workers:
             worker.wait()
         signal.signal(signal.SIGTERM, before)
-    ended = [place for place, worker in enumerate(workers) if worker.returncode < 0]
+    ended = [rank for rank, worker in enumerate(workers) if worker.returncode < 0]
     if ended:
-        names = ", ".join(str(work.logs / f"worker_{place}.log") for place in ended)
+        names = ", ".join(str(work.logs / f"worker_{rank}.log") for rank in ended)
         print(f"{len(ended)} of {count} workers were killed; see {names}", file=sys.stderr)
 
 
@@ -129,27 +129,27 @@ def _watch(work: Work, is_running: Callable[[], bool]) -> None:
             bar.update(work.done() - bar.n)
 
 
-def _start(work: Work, place: int, count: int) -> subprocess.Popen:
-    with open(work.logs / f"worker_{place}.log", "w", encoding="utf-8") as log:
+def _start(work: Work, rank: int, count: int) -> subprocess.Popen:
+    with open(work.logs / f"worker_{rank}.log", "w", encoding="utf-8") as log:
         return subprocess.Popen(
-            [*_pinned(place, count), *work.command],
+            [*_pinned(rank, count), *work.command],
             cwd=work.cwd,
-            env=os.environ | _gpus_of(place, count),
+            env=os.environ | _gpus_of(rank, count),
             stdout=log,
             stderr=subprocess.STDOUT,
         )
 
 
-def _pinned(place: int, count: int) -> list[str]:
+def _pinned(rank: int, count: int) -> list[str]:
     """A prefix that keeps a worker on its share of the cores this process may use, where there are enough."""
     cores = sorted(os.sched_getaffinity(0))
-    share = cores[place * len(cores) // count : (place + 1) * len(cores) // count]
+    share = cores[rank * len(cores) // count : (rank + 1) * len(cores) // count]
     return ["taskset", "--cpu-list", ",".join(map(str, share))] if share and shutil.which("taskset") else []
 
 
-def _gpus_of(place: int, count: int) -> dict[str, str]:
+def _gpus_of(rank: int, count: int) -> dict[str, str]:
     """One GPU, or its share of several, where CUDA_VISIBLE_DEVICES or NVIDIA's driver names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     found = [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
     gpus = named.split(",") if named else found
-    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[place::count])} if len(gpus) >= count else {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[rank::count])} if len(gpus) >= count else {}

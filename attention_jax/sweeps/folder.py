@@ -31,9 +31,10 @@ from attention_jax.runs.config import nested
 from attention_jax.runs.experiment import Experiment
 from attention_jax.runs.folder import read_config
 from attention_jax.sweeps.cells import VARIANT
-from attention_jax.sweeps.plan import Group, Plan, read_plan
+from attention_jax.sweeps.plan import Plan, Program, read_plan
 from attention_jax.sweeps.settings import SECTIONS
 
+SHOWN_CELLS = 8  # in a message
 _FOLDERS: dict[tuple[Path, str], Path] = {}  # data is identified once a process
 
 
@@ -45,7 +46,7 @@ class Sweep:
     experiment: Experiment
     config: ConfigDict
     plan: Plan
-    scratch: Path | None = None  # where data are that the folder lacks, while a sweep is only looked at
+    scratch: Path | None = None  # for data that the folder lacks, while a sweep is only previewed
 
     def cell(self, name: str) -> Path:
         """A cell's run folder."""
@@ -60,20 +61,20 @@ class Sweep:
         return self.is_done(name) or (self.cell(name) / "error.txt").exists()
 
     @functools.cached_property
-    def groups(self) -> dict[str, Group]:
-        """Each cell's group."""
-        return {name: group for group in self.plan.groups for wave in group.waves for name in wave}
+    def programs(self) -> dict[str, Program]:
+        """Each cell's program."""
+        return {name: program for program in self.plan.programs for wave in program.waves for name in wave}
 
     def config_of(self, name: str) -> ConfigDict:
         """A cell's config."""
-        return nested(self.groups[name].config | self.plan.cells[name].dynamic)
+        return nested(self.programs[name].config | self.plan.cells[name].dynamic)
 
     @functools.cached_property
     def flat(self) -> dict[str, dict[str, Any]]:
         """Each cell's config, flat, and its variant where it has one."""
         cells = self.plan.cells
         return {
-            name: self.groups[name].config | cells[name].dynamic | variant_of(cells[name].overrides) for name in cells
+            name: self.programs[name].config | cells[name].dynamic | variant_of(cells[name].overrides) for name in cells
         }
 
     def settings_in(self, names: Iterable[str]) -> list[list[str]]:
@@ -98,41 +99,41 @@ class Sweep:
         return {without_seeds(self.flat[names[0]]): names for names in self.settings_in(self.flat)}
 
     def agreeing(self, names: Iterable[str]) -> list[list[str]]:
-        """Cells in groups that agree on every key of `config.sweep.within`."""
+        """Cells in groups, each of which agrees on every key of `config.sweep.within`."""
         found: dict[str, list[str]] = {}
         for name in names:
             found.setdefault(repr([self.flat[name].get(key) for key in self.config.sweep.within]), []).append(name)
         return list(found.values())
 
-    def data_of(self, group: Group) -> Path:
-        """Where the cells of a group have their data."""
+    def data_of(self, program: Program) -> Path:
+        """Where the cells of a program have their data."""
         return data_folder(
-            self.path, self.scratch, self.experiment, group.config | self.plan.cells[group.waves[0][0]].dynamic
+            self.path, self.scratch, self.experiment, program.config | self.plan.cells[program.waves[0][0]].dynamic
         )
 
-    def steps(self, group: Group) -> int:
-        """How many steps a member of a group takes; 1 where nothing is trained step by step."""
-        return group.config.get("train.steps", 1)
+    def steps(self, program: Program) -> int:
+        """How many steps a member of a program takes; 1 where nothing is trained step by step."""
+        return self.experiment.steps(nested(program.config))
 
 
 def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The metrics that a sweep compares its cells by, flat configs; the first leads.
 
-    Raises UserError where there is none of a name, or one does not compare the cells that are compared; and so for
-    what ranks them at rungs.
+    Raises UserError for a name that is no metric's, and for a metric that does not compare the cells; that goes for the
+    metric that ranks them at rungs too.
     """
     own = experiment.metric(config)
     asked = tuple(dict.fromkeys(name.strip() for name in config.sweep.metric.split(",") if name.strip()))
-    used = [("sweep.metric", name) for name in asked] or [("train.best_by", own)]
+    used = [("config.sweep.metric", name) for name in asked] or [("config.train.best_by", own)]
     if config.population.halving:
-        used.append(("train.best_by", config.train.best_by))
+        used.append(("config.train.best_by", config.train.best_by))
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for cell in cells:
         groups.setdefault(repr([cell.get(key) for key in config.sweep.within]), []).append(cell)
-    for key, name in used:
-        others = (own, *experiment.compared_by) if key == "sweep.metric" else experiment.compared_by
+    for asked_by, name in used:
+        others = (own, *experiment.compared_by) if asked_by == "config.sweep.metric" else experiment.compared_by
         for group in groups.values():
-            require_comparable(name, key, group, others)
+            require_comparable(name, asked_by, group, others)
     return asked or (own,)
 
 
@@ -147,7 +148,7 @@ def variant_of(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def data_folder(path: Path, scratch: Path | None, experiment: Experiment, flat: Mapping[str, Any]) -> Path:
-    """Where in a sweep a config's data is: a folder for each data, way to read it and vocabulary that is given."""
+    """The folder of a config's data in a sweep: one for each source, way to read it and vocabulary that is given."""
     statics = {key: value for key, value in flat.items() if key not in experiment.dynamic}
     read = sorted(item for item in statics.items() if item[0].startswith("data.") or item[0] == "train.init_from")
     named = repr(read)
@@ -161,8 +162,9 @@ def data_folder(path: Path, scratch: Path | None, experiment: Experiment, flat: 
 def current_code(experiment: Experiment, config: ConfigDict) -> Code:
     """The code that makes the numbers of an experiment's cells: what its modules import, and what trains cells."""
     functions = {field.__module__ for field in experiment if inspect.isfunction(field)}
-    places = ("", "experiments.", "attention_jax.experiments.")  # a module, the checkout's, the installed copy
-    named = {place + config.experiment for place in places if place + config.experiment in sys.modules}
+    prefixes = ("", "experiments.", "attention_jax.experiments.")  # a module, the checkout's, the installed copy
+    loaded = {name: sys.modules.get(name) for name in (prefix + config.experiment for prefix in prefixes)}
+    named = {name for name, module in loaded.items() if getattr(module, "EXPERIMENT", None) is experiment}
     return code_of(*sorted(functions | named), "attention_jax.sweeps.population")
 
 
@@ -190,6 +192,20 @@ def is_sweep(path: Path) -> bool:
     return (path / "plan.json").exists()
 
 
+def refuse_sweep(path: Path, mode: str, flag: str) -> None:
+    """Raise UserError where the folder is a sweep's, with its finished cells: the mode is of one run, `flag`'s."""
+    if not is_sweep(path):
+        return
+    cells = sorted(cell.name for cell in (path / "cells").glob("*") if (cell / "result.json").exists())
+    if not cells:
+        raise UserError(f"{path}: a sweep, none of whose cells is done. Go on with it: --mode=sweep.")
+    named = ", ".join(cells[:SHOWN_CELLS]) + ", …" * (len(cells) > SHOWN_CELLS)
+    raise UserError(
+        f"{path}: a sweep, and --mode={mode} is of one run: choose one of its {len(cells)} finished cells, "
+        f"{named}: {flag}={path / 'cells' / cells[0]}"
+    )
+
+
 def open_sweep(experiment: Experiment, path: Path) -> Sweep:
     """The sweep as it was planned. Raises UserError where there is none."""
     config, plan = stored_config(path), read_plan(path / "plan.json")
@@ -201,7 +217,7 @@ def open_sweep(experiment: Experiment, path: Path) -> Sweep:
 def stored_config(path: Path) -> ConfigDict | None:
     """The config a run or sweep was started with, or None where there is none.
 
-    How a sweep runs is no part of its cells: what its version could not set there yet has its default.
+    Keys that say how a sweep runs, and that an older version did not have, get their defaults.
     """
     config = read_config(path)
     if config is None:

@@ -1,4 +1,4 @@
-"""Compute-matched variants: a whole number of each config solved so that all train for as many FLOPs."""
+"""Compute-matched variants: in each config a whole number is solved for, so that all train for the same FLOPs."""
 
 import functools
 from collections.abc import Callable, Mapping

@@ -16,14 +16,14 @@ LOOP, VMAP, AUTO = "loop", "vmap", "auto"
 
 
 class PlannedCell(NamedTuple):
-    """A cell as the plan keeps it: its dynamic values, to be put into its group's config."""
+    """A cell as the plan keeps it: its dynamic values, to be put into its program's config."""
 
     overrides: Overrides
     dynamic: dict[str, Any]
 
 
-class Group(NamedTuple):
-    """Cells that differ in dynamic values alone: one program serves them, a wave of them at a time."""
+class Program(NamedTuple):
+    """Cells that share a compiled program, a wave of them at a time: they differ in dynamic values alone."""
 
     name: str
     config: dict[str, Any]  # flat, without the dynamic values
@@ -32,12 +32,12 @@ class Group(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Every cell of a sweep, by name, and its groups; and of the code its version, and a digest of each file."""
+    """Every cell of a sweep, by name; its programs, called `groups` in plan.json; and the code it was planned with."""
 
-    code: str
+    code: str  # its version
     cells: dict[str, PlannedCell]
-    groups: list[Group]
-    files: Mapping[str, str] = {}
+    programs: list[Program]
+    files: Mapping[str, str] = {}  # of the code: the digest of each
 
 
 def require_dynamic(asked: Sequence[str], dynamic: Sequence[str]) -> None:
@@ -59,30 +59,32 @@ def extend(
 ) -> Plan:
     """The plan with the cells that it does not have yet; what it has stays as it is.
 
-    `choose(a cell of the group, how many) → (how, members a wave)` is asked once a new group.
+    `choose(a cell, how many share its program) → (how, cells a wave)` is asked once for each new program.
     """
     old = plan or Plan(code.version, {}, [])
-    groups = {group.name: group for group in old.groups}
+    programs = {program.name: program for program in old.programs}
     fresh: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.name not in old.cells:
-            fresh.setdefault(_group_name(cell, dynamic), []).append(cell)
-    for name, members in fresh.items():
-        how, size = (groups[name].how, _wave_size(groups[name])) if name in groups else choose(members[0], len(members))
-        names = [cell.name for cell in members]
+            fresh.setdefault(_program_name(cell, dynamic), []).append(cell)
+    for name, own in fresh.items():
+        how, size = (programs[name].how, _wave_size(programs[name])) if name in programs else choose(own[0], len(own))
+        names = [cell.name for cell in own]
         waves = [names[first : first + size] for first in range(0, len(names), size)]
-        known = groups.get(name, Group(name, _static(members[0].config, dynamic), how, []))
-        groups[name] = known._replace(waves=[*known.waves, *waves])
-    added = {cell.name: _planned(cell, dynamic) for members in fresh.values() for cell in members}
-    return Plan(code.version, {**old.cells, **added}, list(groups.values()), code.files)
+        known = programs.get(name, Program(name, _static(own[0].config, dynamic), how, []))
+        programs[name] = known._replace(waves=[*known.waves, *waves])
+    added = {cell.name: _planned(cell, dynamic) for own in fresh.values() for cell in own}
+    return Plan(code.version, {**old.cells, **added}, list(programs.values()), code.files)
 
 
 def only(plan: Plan, keeps: Callable[[str], bool]) -> Plan:
     """The plan without the cells that `keeps` says no to."""
     cells = {name: cell for name, cell in plan.cells.items() if keeps(name)}
-    waves = {group.name: [[name for name in wave if name in cells] for wave in group.waves] for group in plan.groups}
-    groups = [group._replace(waves=[wave for wave in waves[group.name] if wave]) for group in plan.groups]
-    return plan._replace(cells=cells, groups=[group for group in groups if group.waves])
+    waves = {
+        program.name: [[name for name in wave if name in cells] for wave in program.waves] for program in plan.programs
+    }
+    programs = [program._replace(waves=[wave for wave in waves[program.name] if wave]) for program in plan.programs]
+    return plan._replace(cells=cells, programs=[program for program in programs if program.waves])
 
 
 def read_plan(path: Path) -> Plan | None:
@@ -92,10 +94,11 @@ def read_plan(path: Path) -> Plan | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         cells = {name: PlannedCell(*tupled(cell)) for name, cell in found["cells"].items()}
-        groups = [
-            Group(group["name"], tupled(group["config"]), group["how"], group["waves"]) for group in found["groups"]
+        programs = [
+            Program(program["name"], tupled(program["config"]), program["how"], program["waves"])
+            for program in found["groups"]
         ]
-        return Plan(found["code"], cells, groups, found.get("files", {}))
+        return Plan(found["code"], cells, programs, found.get("files", {}))
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: not the plan of a sweep ({error}). Choose another --workdir.") from None
 
@@ -103,9 +106,9 @@ def read_plan(path: Path) -> Plan | None:
 def to_json(plan: Plan) -> str:
     """The plan as JSON, a line a cell."""
     cells = ",\n".join(f"  {json.dumps(name)}: {json.dumps(cell)}" for name, cell in plan.cells.items())
-    groups = ",\n".join(f"  {json.dumps(group._asdict())}" for group in plan.groups)
+    programs = ",\n".join(f"  {json.dumps(program._asdict())}" for program in plan.programs)
     head = f'"code": {json.dumps(plan.code)},\n"files": {json.dumps(plan.files)}'
-    return f'{{{head},\n"cells": {{\n{cells}\n}},\n"groups": [\n{groups}\n]}}\n'
+    return f'{{{head},\n"cells": {{\n{cells}\n}},\n"groups": [\n{programs}\n]}}\n'
 
 
 def _planned(cell: Cell, dynamic: Sequence[str]) -> PlannedCell:
@@ -116,11 +119,11 @@ def _static(config: Mapping[str, Any], dynamic: Sequence[str]) -> dict[str, Any]
     return {key: value for key, value in config.items() if key not in dynamic}
 
 
-def _group_name(cell: Cell, dynamic: Sequence[str]) -> str:
+def _program_name(cell: Cell, dynamic: Sequence[str]) -> str:
     config, _, code = cell.name.partition("-")
     statics = json.dumps([sorted(_static(cell.config, dynamic).items()), code], default=list)
     return hashlib.sha256(statics.encode()).hexdigest()[: len(config)]
 
 
-def _wave_size(group: Group) -> int:
-    return max(map(len, group.waves))
+def _wave_size(program: Program) -> int:
+    return max(map(len, program.waves))

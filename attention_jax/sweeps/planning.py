@@ -19,7 +19,7 @@ from attention_jax.runs.experiment import Experiment, Request
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
 from attention_jax.runs.machine import free_memory
 from attention_jax.runs.training import hyper_of, tell
-from attention_jax.sweeps.cells import Cell, place_of, resolve
+from attention_jax.sweeps.cells import Cell, index_of, resolve
 from attention_jax.sweeps.engines import ENGINES
 from attention_jax.sweeps.folder import (
     Sweep,
@@ -58,7 +58,7 @@ def make_plan(experiment: Experiment, request: Request) -> Sweep:
 
 @contextlib.contextmanager
 def preview(experiment: Experiment, request: Request) -> Iterator[Sweep]:
-    """The sweep as it would be planned. Its folder is only read; data that it lacks are in one that goes again."""
+    """The sweep as it would be planned. Its folder is only read; data that it lacks lie in a temporary one."""
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         if request.space is None:
@@ -90,7 +90,7 @@ def _resolve(experiment: Experiment, request: Request, scratch: Path | None) -> 
 
     code = functools.partial(current_code, experiment, config)
     cells = resolve(space, request.configure, experiment.identify, lambda: code().version, adjust)
-    place_of([cell.overrides for cell in cells], config.sweep.baseline)
+    index_of([cell.overrides for cell in cells], config.sweep.baseline)
     _require_answerable(config, experiment, cells)
     return _Resolved(cells, code())
 
@@ -122,27 +122,27 @@ def _extended(experiment: Experiment, request: Request, resolved: _Resolved, scr
 
 
 def describe_plan(sweep: Sweep) -> str:
-    """A line a group: its settings, how it runs, what is done, and an estimate of the rest from one timed step."""
+    """A line a program: its settings, how it runs, what is done, and an estimate of the rest from one timed step."""
     from tabulate import tabulate
 
     rows, total = [], 0.0
-    for group in sweep.plan.groups:
-        names = [name for wave in group.waves for name in wave]
+    for program in sweep.plan.programs:
+        names = [name for wave in program.waves for name in wave]
         missing = [name for name in names if not sweep.is_done(name)]
         seconds, size = (
-            _timed_step(sweep.experiment, sweep.config_of(names[0]), sweep.data_of(group)) if missing else (0.0, 0)
+            _timed_step(sweep.experiment, sweep.config_of(names[0]), sweep.data_of(program)) if missing else (0.0, 0)
         )
         seeds = len(sweep.config_of(names[0]).seeds)
-        total += (left := seconds * sweep.steps(group) * seeds * len(missing))
+        total += (left := seconds * sweep.steps(program) * seeds * len(missing))
         dynamic = dynamic_keys(sweep.flat[names[0]], sweep.experiment.dynamic)
         statics = {key for name in names for key in sweep.plan.cells[name].overrides if key not in dynamic}
         shown = sweep.plan.cells[names[0]].overrides
         rows.append(
             {
-                "group": ", ".join(f"{key}={shown[key]}" for key in sorted(statics)) or "one program",
+                "program": ", ".join(f"{key}={shown[key]}" for key in sorted(statics)) or "one program",
                 "cells": len(names),
                 "done": len(names) - len(missing),
-                "how": f"{group.how}, {len(group.waves)} waves" if group.how == VMAP else group.how,
+                "how": f"{program.how}, {len(program.waves)} waves" if program.how == VMAP else program.how,
                 "memory a member": f"{size / 2**20:,.0f} MiB",
                 "left": f"{left / 60:,.1f} min",
             }
@@ -152,7 +152,7 @@ def describe_plan(sweep: Sweep) -> str:
 
 
 def _of_other_code(sweep: Sweep, cells: Sequence[Cell]) -> list[Cell]:
-    """The cells, those that other code has done by their names there. Raises UserError unless that was asked for."""
+    """The cells; those that other code has done keep their names. Raises UserError unless `any_code` allows them."""
     done = sum(map(sweep.is_done, sweep.plan.cells))
     if not sweep.config.sweep.any_code:
         raise UserError(
@@ -176,13 +176,22 @@ def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
         section, _, name = key.partition(".")
         if config[section][name] not in known:
             raise UserError(f"config.{key}={config[section][name]!r}: choose one of {', '.join(map(repr, known))}.")
-    if not 0 <= config.population.halving < 1 or bool(config.population.halving) != bool(config.population.rungs):
+    _require_rungs(config.population)
+
+
+def _require_rungs(population: ConfigDict) -> None:
+    """Raise UserError for settings of successive halving that do not go together."""
+    halving, rungs = population.halving, population.rungs
+    if not 0 <= halving < 1:
+        raise UserError(f"config.population.halving={halving}: needs 0 or more and less than 1.")
+    if halving and not rungs:
         raise UserError(
-            f"config.population: halving={config.population.halving} needs 0 or more and less than 1, and "
-            f"rungs={config.population.rungs} where it is more than 0."
+            f"config.population.halving={halving} drops settings at rungs: set config.population.rungs too."
         )
-    if (config.population.halving_seeds or config.population.across) and not config.population.halving:
-        raise UserError("config.population: halving_seeds and across say how settings are ranked: set halving too.")
+    for name in ("rungs", "halving_seeds", "across"):
+        if population[name] and not halving:
+            key = f"config.population.{name}={population[name]}"
+            raise UserError(f"{key} is for successive halving: set config.population.halving too.")
 
 
 def _require_answerable(config: ConfigDict, experiment: Experiment, cells: Sequence[Cell]) -> None:
@@ -197,7 +206,7 @@ def _require_answerable(config: ConfigDict, experiment: Experiment, cells: Seque
     for found in seeds.values():
         if len(set(found)) < len(found):
             twice = next(seed for seed in found if found.count(seed) > 1)
-            raise UserError(f"sweep: seed {twice} of one setting is in two cells: give every seed one.")
+            raise UserError(f"sweep: seed {twice} of one setting is in two cells: name every seed of a setting once.")
     fewest, choosing = min(map(len, seeds.values())), config.population.halving_seeds
     if not 0 <= choosing < max(fewest, 1):
         raise UserError(
@@ -225,7 +234,7 @@ def _match(
         found = matched(flat, config.sweep.match_by, config.sweep.match_unit, target, flops)
         return found[config.sweep.match_by]
 
-    target, found = flops(configs[place_of(space, config.sweep.baseline)]), []
+    target, found = flops(configs[index_of(space, config.sweep.baseline)]), []
     solved: dict[str, int] = {}
     for flat in configs:
         dynamic = dynamic_keys(flat, experiment.dynamic)
@@ -236,7 +245,7 @@ def _match(
 
 
 def _how(experiment: Experiment, config: ConfigDict, cell: ConfigDict, data: Path, count: int) -> tuple[str, int]:
-    """How a new group's cells run, and how many at once."""
+    """How a new program's cells run, and how many at once."""
     how, most = config.population.how, config.population.most
     if how == "auto":
         how = experiment.on_cpu if jax.default_backend() == "cpu" else VMAP
@@ -272,15 +281,15 @@ def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Cal
         description = experiment.describe(cell)
         return description.step, jax.tree.map(_zeros, description.arguments)
     task, seed = trainer.task, cell.seeds[0]
-    table, rows = task.call(seed, 0, 1)
+    table, rows = task.batches(seed, 0, 1)
     hyper = hyper_of(cell, seed) | together.traced(cell)
     del hyper["seed"]
     state = trainer.create(jax.random.key(seed), None)
-    return functools.partial(train_steps, task.loss, trainer.plan.rule), (state, table, rows, 1, hyper)
+    return functools.partial(train_steps, task.loss, trainer.rule), (state, table, rows, 1, hyper)
 
 
 def _zeros(leaf):
-    """An array of a shape; a random key is any."""
+    """Zeros of a shape; random keys where it is one of keys."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.split(jax.random.key(0), leaf.shape)
     return jax.numpy.zeros(leaf.shape, leaf.dtype)

@@ -41,7 +41,7 @@ def train_wave(
         return [None] * len(wave.runs)
     hooks = hooks_of(members, _counting(bar, len(members)), is_interrupted, _telling(members))
     folder = wave.runs[0].checkpoints if len(wave.runs) == 1 else wave.folder / "checkpoints"
-    with open_checkpoints(folder, trainer.plan, trainer.task.vocabulary, wave.runs) as checkpoints:
+    with open_checkpoints(folder, trainer.timetable, trainer.task.vocabulary, wave.runs) as checkpoints:
         states = _own_states(wave, trainer) if checkpoints.last_step() is None and len(wave.runs) > 1 else None
         states = states or restore(trainer, members, checkpoints, together.start_from)
         bar.skip(max(int(state.step) for state in states) * len(members))
@@ -52,8 +52,8 @@ def train_wave(
         if len(wave.runs) > 1:
             saved = list(checkpoints.restore_each(trainer.abstract(len(members))))
             _divide(wave, trainer, saved[::-1])
-    places = itertools.accumulate((len(config.seeds) for config in wave.configs), initial=0)
-    owned = [states[first:last] for first, last in itertools.pairwise(places)]
+    bounds = itertools.accumulate((len(config.seeds) for config in wave.configs), initial=0)
+    owned = [states[first:last] for first, last in itertools.pairwise(bounds)]
     return [min((int(state.step) for state in own if not state.is_finite), default=None) for own in owned]
 
 
@@ -63,7 +63,7 @@ def _own_states(wave: Wave, trainer: Trainer) -> list[TrainState] | None:
     for config, run in zip(wave.configs, wave.runs, strict=True):
         if not steps_in(run.checkpoints):
             return None
-        with open_checkpoints(run.checkpoints, trainer.plan, trainer.task.vocabulary, [run]) as checkpoints:
+        with open_checkpoints(run.checkpoints, trainer.timetable, trainer.task.vocabulary, [run]) as checkpoints:
             members = [Member(config, run, seed) for seed in config.seeds]
             found += restore(trainer, members, checkpoints, lambda: None)
     return found if len({int(state.step) for state in found}) == 1 else None
@@ -74,7 +74,7 @@ def _divide(wave: Wave, trainer: Trainer, every: Sequence[Saved]) -> None:
     first = 0
     for config, run in zip(wave.configs, wave.runs, strict=True):
         last = first + len(config.seeds)
-        with open_checkpoints(run.checkpoints, trainer.plan, trainer.task.vocabulary, [run]) as checkpoints:
+        with open_checkpoints(run.checkpoints, trainer.timetable, trainer.task.vocabulary, [run]) as checkpoints:
             for saved in every:
                 if all(state.is_finite for state in saved.state[first:last]):
                     checkpoints.save(saved.step, saved.state[first:last])
@@ -86,8 +86,8 @@ def _counting(bar: Bar, members: int) -> Callable[[int, float, float], None]:
 
 
 def _telling(members: Sequence[Member]) -> Callable[[int, int], None]:
-    def on_not_finite(place, step):
-        member = members[place]
+    def on_not_finite(index, step):
+        member = members[index]
         tell(f"{member.run.path.name}, seed {member.seed}: not finite at step {step:,}, and left there")
 
     return on_not_finite

@@ -9,12 +9,12 @@ from typing import Any
 
 from attention_jax.reports.names import short_keys
 from attention_jax.runs.config import flatten
+from attention_jax.runs.experiment import MADE_BY, as_list
 from attention_jax.runs.folder import Run
 from attention_jax.sweeps.folder import Sweep, failures, read_result
 
 LONGEST = 180  # characters of a link's name
 OF_ALL = ("cost", "seconds")  # what a result has of all its seeds together
-MADE_BY = ("code", "device", "versions")
 
 
 def records_of(sweep: Sweep) -> list[dict[str, Any]]:
@@ -50,7 +50,8 @@ def _records(sweep: Sweep, name: str, failed: Mapping[str, str]) -> list[dict[st
         return [{**known, "seed": seed, "status": status} for seed in seeds]
     common = _numbers({key: result[key] for key in OF_ALL if key in result})
     members = result.get("members") or [{key: value for key, value in result.items() if key not in ("ci95", *OF_ALL)}]
-    known |= {"status": "finished", "commit": result.get("code", {}).get("commit", "")}
+    commits = [code["commit"] for code in as_list(result.get("code", [])) if code["commit"]]
+    known |= {"status": "finished", "commit": ", ".join(commits)}
     return [
         {**known, "seed": seed, "metrics": _numbers(member) | common, "learning": _learning(sweep, name, seed)}
         for seed, member in zip(result["seeds"], members, strict=False)
@@ -87,7 +88,7 @@ def link_names(sweep: Sweep) -> dict[str, str]:
     """Each cell's name by its setting, such as score=cosine,seed=1: of letters, digits and -+.,=_:()."""
     overrides = {name: cell.overrides for name, cell in sweep.plan.cells.items()}
     short = short_keys([{k: v for k, v in one.items() if k != "seeds"} for one in overrides.values()])
-    found: dict[str, str] = {}  # the other way round: two settings may have one safe name
+    found: dict[str, str] = {}  # by link: two settings may have the same safe name
     for name, own in overrides.items():
         parts = [f"{title}={own[key]}" for key, title in short.items() if key in own]
         link = _safe(",".join((*parts, _seeds(sweep.flat[name]["seeds"]))))

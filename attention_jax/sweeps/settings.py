@@ -8,7 +8,7 @@ SWEEP = {
     "workers": 2,  # processes, or tasks of a job array
     "metric": "",  # what is compared: validation.loss,validation.bleu: the first leads; empty: config.train.best_by
     "baseline": "",  # the overrides of the row that others are tested against, as KEY=VALUE,…; empty: the first row
-    "within": (),  # keys whose values are compared each for itself, with its own best and baseline
+    "within": (),  # keys that make groups: settings are compared within each, with its own best and baseline
     "match": "",  # flops: every variant gets as many training FLOPs as the baseline, within 1%
     "match_by": "train.steps",  # the whole number that is solved for
     "match_unit": 1,  # of which it is a multiple, such as the number of heads for a width

@@ -24,7 +24,7 @@ def grid(key: str, values: Sequence[Any]) -> Space:
     """One cell a value. Raises UserError where there is none, or one twice."""
     if not len(values):
         raise UserError(f"sweep: grid({key!r}, …) has no values.")
-    if any(value in values[:place] for place, value in enumerate(values)):
+    if any(value in values[:index] for index, value in enumerate(values)):
         raise UserError(f"sweep: grid({key!r}, {values}) has a value twice.")
     return [{key: value} for value in values]
 
@@ -64,7 +64,7 @@ def random(n: int, key: int, **draws: Draw) -> Space:
     """
     if n < 1 or not draws:
         raise UserError(f"sweep: random({n}, …) over {len(draws)} keys is an empty space.")
-    return [{name: draw(np.random.default_rng((key, cell, place))) for place, (name, draw) in enumerate(draws.items())}
+    return [{name: draw(np.random.default_rng((key, cell, index))) for index, (name, draw) in enumerate(draws.items())}
             for cell in range(n)]  # fmt: skip
 
 
@@ -105,4 +105,6 @@ def _overlap(key: str, other: str) -> bool:
 
 def _require_order(low: float, high: float, above: float) -> None:
     if not above < low < high:
-        raise UserError(f"sweep: from {low} to {high}: needs {'0 < ' if above == 0 else ''}low < high.")
+        raise UserError(
+            f"sweep: a number from {low} to {high} cannot be drawn: needs {'0 < ' if above == 0 else ''}low < high."
+        )

@@ -20,14 +20,14 @@ from attention_jax.runs.folder import Busy, Run, hold, to_json, write_result, wr
 from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.training import Bar, tell
 from attention_jax.sweeps.folder import Sweep, changed_since
-from attention_jax.sweeps.plan import Group
+from attention_jax.sweeps.plan import Program
 from attention_jax.sweeps.population import Wave, train_wave
 
 
 def work(sweep: Sweep) -> None:
     """Do what is missing and what no other process does at this moment.
 
-    Groups that no other process works on come first: a group's program is compiled by every process that joins it.
+    Programs that no other process works on come first: every process that joins one compiles it again.
 
     A cell that fails is put down in its error.txt and stops nothing else. Raises Interrupted where asked to stop, and
     UserError where the plan is of other code.
@@ -37,54 +37,54 @@ def work(sweep: Sweep) -> None:
             f"{sweep.path}: was planned with other code; {changed}. Start it with --mode=sweep --config=…, which says "
             "what there is to do."
         )
-    steps = sum(sweep.steps(group) * len(wave) for group, wave in _missing(sweep))
+    steps = sum(sweep.steps(program) * len(wave) for program, wave in _missing(sweep))
     population = sweep.config.population
     with interruptible() as is_interrupted, Bar(steps, 0) as bar:
         if population.across:
             for rung in population.rungs:
                 _climb(sweep, rung, bar, is_interrupted)
-        for group in sweep.plan.groups:
-            with contextlib.suppress(Busy), hold(sweep.path / "waves" / group.name):
-                _work_on(sweep, group, None, bar, is_interrupted)
-        for group in sweep.plan.groups:
-            _work_on(sweep, group, None, bar, is_interrupted)
+        for program in sweep.plan.programs:
+            with contextlib.suppress(Busy), hold(sweep.path / "waves" / program.name):
+                _work_on(sweep, program, None, bar, is_interrupted)
+        for program in sweep.plan.programs:
+            _work_on(sweep, program, None, bar, is_interrupted)
 
 
 def _climb(sweep: Sweep, rung: int, bar: Bar, is_interrupted: Callable[[], bool]) -> None:
     """Bring every program's cells to a rung, whoever trains them, and rank them all together."""
-    groups = [group for group in sweep.plan.groups if rung < sweep.steps(group)]
-    for wait in (False, True):  # first what nobody does; then, for what others do, until it is done
-        for group in groups:
-            _work_on(sweep, group, rung, bar, is_interrupted, wait)
+    programs = [program for program in sweep.plan.programs if rung < sweep.steps(program)]
+    for wait in (False, True):  # first what nobody works on; then wait for what others do
+        for program in programs:
+            _work_on(sweep, program, rung, bar, is_interrupted, wait)
     with hold(sweep.path / "waves" / f"rung-{rung}", True, is_interrupted):
-        drop_worst(sweep, [name for group in groups for wave in group.waves for name in wave], rung)
+        drop_worst(sweep, [name for program in programs for wave in program.waves for name in wave], rung)
 
 
 def _work_on(
-    sweep: Sweep, group: Group, rung: int | None, bar: Bar, is_interrupted: Callable[[], bool], wait: bool = False
+    sweep: Sweep, program: Program, rung: int | None, bar: Bar, is_interrupted: Callable[[], bool], wait: bool = False
 ) -> None:
-    """Every wave of a group that is missing, to a rung or the end: each as it can be claimed.
+    """Do each missing wave of a program that can be claimed, to a rung or to the end.
 
-    Where the settings of a program are ranked by themselves, all its waves go in step.
+    Where the settings of a program are ranked by themselves, its waves go in step.
     """
     together: Together | None = None
-    waves, population = dict(enumerate(group.waves)), sweep.config.population
+    waves, population = dict(enumerate(program.waves)), sweep.config.population
     in_step = population.halving and not population.across
     shares = [list(waves)] if in_step else [[index] for index in waves]
     for share in shares:
         with contextlib.ExitStack() as stack:
             try:
-                homes = {index: sweep.path / "waves" / f"{group.name}-{index}" for index in share}
+                homes = {index: sweep.path / "waves" / f"{program.name}-{index}" for index in share}
                 for home in homes.values():
                     stack.enter_context(hold(home, wait, is_interrupted))
                 if all(_is_there(sweep, name, rung) for index in share for name in waves[index]):
                     continue
-                matmul = group.config["precision.matmul"]
+                matmul = program.config["precision.matmul"]
                 stack.enter_context(jax.default_matmul_precision(None if matmul == "default" else matmul))
-                together = together or _together(sweep, group)
+                together = together or _together(sweep, program)
                 held = {homes[i]: waves[i] for i in share}
                 if rung is None:
-                    _run(sweep, group, together, held, bar, is_interrupted)
+                    _run(sweep, program, together, held, bar, is_interrupted)
                 else:
                     _train_all(sweep, together, held, rung, bar, is_interrupted)
             except Busy:
@@ -96,7 +96,7 @@ def _work_on(
 
 
 def _is_there(sweep: Sweep, name: str, rung: int | None) -> bool:
-    """Whether a cell has come to its end, or with every seed to a rung."""
+    """Whether a cell is done, or every seed of it has reached a rung."""
     if sweep.is_done(name):
         return True
     lines = () if rung is None else Run(sweep.cell(name), 0.0).metrics()
@@ -105,14 +105,14 @@ def _is_there(sweep: Sweep, name: str, rung: int | None) -> bool:
 
 def _run(
     sweep: Sweep,
-    group: Group,
+    program: Program,
     together: Together,
     waves: dict[Path, list[str]],
     bar: Bar,
     is_interrupted: Callable[[], bool],
 ) -> None:
     """Train waves to the end, from rung to rung where they are ranked by themselves; finish the cells that reach it."""
-    steps, population = sweep.steps(group), sweep.config.population
+    steps, population = sweep.steps(program), sweep.config.population
     for rung in () if population.across else population.rungs:
         if rung < steps:
             _train_all(sweep, together, waves, rung, bar, is_interrupted)
@@ -145,7 +145,7 @@ def _train(
     missing = [name for name in names if not sweep.is_done(name)]
     if not missing:
         return
-    chosen = _members(home, missing)
+    chosen = _training_together(home, missing)
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(_open_cell(sweep, name, 1 / len(chosen))) for name in chosen]
         configs = [sweep.config_of(name) for name in chosen]
@@ -154,13 +154,13 @@ def _train(
         for config, run, step in cells:
             if step is not None:
                 _write_result(run, {**finished(config, {}), "status": "diverged", "step": step})
-        if until == sweep.steps(sweep.groups[names[0]]):
+        if until == sweep.steps(sweep.programs[names[0]]):
             _finish(sweep, together, [(config, run) for config, run, step in cells if step is None], bar)
     if (home / "checkpoints").exists():  # every cell has its own now
         shutil.rmtree((home / "checkpoints").replace(home / "done"))
 
 
-def _members(home: Path, missing: list[str]) -> list[str]:
+def _training_together(home: Path, missing: list[str]) -> list[str]:
     """The cells that train together: those that the wave's checkpoints are of, or those with something left to do."""
     path = home / "members.json"
     shutil.rmtree(home / "done", ignore_errors=True)
@@ -185,7 +185,7 @@ def _finish(sweep: Sweep, together: Together, cells: Sequence[tuple[ConfigDict, 
 
 
 def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
-    """Write results of the settings that end at a rung: the worst share of those that agree on `config.sweep.within`.
+    """Write results of the settings that are dropped at a rung: the worst share of each group (`config.sweep.within`).
 
     All seeds of a setting end together. Every setting that reached the rung is ranked, whatever became of it since, so
     that a restart drops the same. Raises UserError where nothing was measured there.
@@ -198,7 +198,7 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
             "config.train.evaluate_every."
         )
     if behind := [name for name in names if not (sweep.has_ended(name) or _is_there(sweep, name, step))]:
-        return tell(f"step {step}: {len(behind)} cells have not come so far, and nothing is dropped")
+        return tell(f"step {step}: {len(behind)} cells have not reached it: nothing is dropped")
     worst: set[str] = set()
     for group in sweep.agreeing(names):
         ranked = sorted((_height(sweep, setting, lines), setting) for setting in sweep.settings_in(group))
@@ -216,17 +216,17 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
 def _height(sweep: Sweep, setting: Sequence[str], lines: Mapping[str, list[dict[str, Any]]]) -> float:
     """A setting's rank at a rung: the mean over the seeds that choose, −∞ where one of them diverged or failed."""
     by, every = sweep.config.train.best_by, sweep.seeds_of(setting)
-    measured = {line["seed"]: line[by] for name in setting for line in lines[name]}
+    reached = {line["seed"]: line[by] for name in setting for line in lines[name]}
     choosing = sweep.choosers(setting) or every
-    heights = [metric(by).height(measured.get(seed)) for seed in choosing]
+    heights = [metric(by).height(reached.get(seed)) for seed in choosing]
     return sum(heights) / len(heights)
 
 
-def _together(sweep: Sweep, group: Group) -> Together:
-    """What a group's cells share; its data is imported by one process, for which others wait."""
-    first = sweep.config_of(group.waves[0][0])
-    with hold(sweep.data_of(group).parent, wait=True):
-        return sweep.experiment.together(sweep.experiment.open(first, sweep.data_of(group)), group.how)
+def _together(sweep: Sweep, program: Program) -> Together:
+    """What a program's cells share; their data is imported by one process, for which others wait."""
+    first = sweep.config_of(program.waves[0][0])
+    with hold(sweep.data_of(program).parent, wait=True):
+        return sweep.experiment.together(sweep.experiment.open(first, sweep.data_of(program)), program.how)
 
 
 @contextlib.contextmanager
@@ -234,7 +234,7 @@ def _open_cell(sweep: Sweep, name: str, share: float = 1.0) -> Iterator[Run]:
     """A cell's run folder, with its config, and a link to the data that it shares."""
     path = sweep.cell(name)
     path.mkdir(parents=True, exist_ok=True)
-    data = sweep.data_of(sweep.groups[name])
+    data = sweep.data_of(sweep.programs[name])
     if data.exists() and not (path / "data").is_symlink():
         (path / "data").symlink_to(os.path.relpath(data, path))
     (path / "error.txt").unlink(missing_ok=True)
@@ -260,10 +260,10 @@ def _put_down(sweep: Sweep, names: Sequence[str], error: Exception) -> None:
     tell(f"{', '.join(failed)}: failed: {told.strip().splitlines()[-1]}")
 
 
-def _missing(sweep: Sweep) -> Iterator[tuple[Group, list[str]]]:
+def _missing(sweep: Sweep) -> Iterator[tuple[Program, list[str]]]:
     """The waves with something to do, and what."""
-    for group in sweep.plan.groups:
-        for wave in group.waves:
+    for program in sweep.plan.programs:
+        for wave in program.waves:
             names = [name for name in wave if not sweep.is_done(name)]
             if names:
-                yield group, names
+                yield program, names

@@ -1,7 +1,7 @@
 """A trained run, opened: what runs of all tasks have in common, and the loss without each of a model's heads."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,6 +62,24 @@ class Opened:
         """The lines of metrics.jsonl: `step`, `seed`, `seconds` and the metrics."""
         return self.run.metrics()
 
+    @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """How many layers and heads each kind of the model's attention has."""
+        raise NotImplementedError
+
+    def edited(self, edits: Edits) -> dict[str, Edit]:
+        """The edits, as an argument of a program. Raises UserError where the model has no such attention or heads."""
+        for kind, edit in edits.items():
+            layers, heads = require_kind(self.sizes, kind)
+            for name in ("gate", "replaced"):
+                array = getattr(edit, name)
+                if array is not None and np.shape(array) != (layers, heads):
+                    raise UserError(
+                        f"edits[{kind!r}].{name}: has the shape {np.shape(array)}; it needs [layers, heads], which are "
+                        f"({layers}, {heads})."
+                    )
+        return dict(edits)
+
     def restored(self, init: Init, vocabulary: str) -> Variables:
         """The variables. Raises UserError if there are none, or if they are of another vocabulary."""
         of_seeds = WHICH[self.which](self.config, self.folder, init, vocabulary)
@@ -106,11 +124,16 @@ def without_each_head(
     return Removed(float(nats[0].sum() / tokens.sum()), *(column.reshape(layers, heads) for column in of_heads))
 
 
-def size_of(model: nn.Module, variables: Variables, kind: str, *texts: Any) -> tuple[int, int]:
-    """How many layers and heads one kind of attention has. Raises UserError for a kind that the model does not have."""
+def sizes_of(model: nn.Module, variables: Variables, *texts: Any) -> dict[str, tuple[int, int]]:
+    """How many layers and heads each kind of a model's attention has."""
     shapes: Any = jax.eval_shape(lambda held: model.apply(held, *texts, method="attention"), variables)
-    if not shapes:
+    return {kind: heads.weights.shape[1:3] for kind, heads in shapes.items()}
+
+
+def require_kind(sizes: Mapping[str, tuple[int, int]], kind: str) -> tuple[int, int]:
+    """How many layers and heads one kind of attention has. Raises UserError for a kind that the model does not have."""
+    if not sizes:
         raise UserError(f"kind={kind!r}: this model has no attention.")
-    if kind not in shapes:
-        raise UserError(f"kind={kind!r}: choose one of {', '.join(sorted(shapes))}.")
-    return shapes[kind].weights.shape[1:3]
+    if kind not in sizes:
+        raise UserError(f"kind={kind!r}: choose one of {', '.join(sorted(sizes))}.")
+    return sizes[kind]

@@ -1,10 +1,24 @@
-"""Errors of a constructor, as errors of the config's section that its arguments come from."""
+"""Constructors from a config's sections: their errors name the config's keys, and their types come from `precision`."""
 
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+
+TYPES = ("float32", "bfloat16")
+
+
+def types_of(config: ConfigDict) -> dict[str, Any]:
+    """A model's `dtype` and `param_dtype`, from `config.precision`. Raises UserError for other types than `TYPES`."""
+    for name in ("dtype", "param_dtype"):
+        if config.precision[name] not in TYPES:
+            raise UserError(f"config.precision.{name}={config.precision[name]!r}: choose one of {', '.join(TYPES)}.")
+    return {name: jnp.dtype(config.precision[name]) for name in ("dtype", "param_dtype")}
 
 
 @contextlib.contextmanager
@@ -24,9 +38,10 @@ def of_section(section: str) -> Iterator[None]:
 def _named(section: str, error: Exception) -> str:
     text = str(error)
     if unknown := re.search(r"unexpected keyword argument '(\w+)'", text):
-        return f"{section}.{unknown[1]}: there is no such key. Remove it."
-    if missing := re.search(r"missing \d+ required [\w-]+ arguments?: (.*)", text):
-        return f"{section}: has no {missing[1]}. Set it."
-    if isinstance(error, KeyError):
-        return f"{section}: has no {text}. Set it."
+        return f"{section}.{unknown[1]}: no such key."
+    missing = re.search(r"missing \d+ required [\w-]+ arguments?: (.*)", text)
+    if missing or isinstance(error, KeyError):
+        names = re.findall(r"'(\w+)'", missing[1] if missing else text)
+        absent = ", ".join(repr(f"{section.removeprefix('config.')}.{name}") for name in names)
+        return f"the config has no {absent}."
     return f"{section}.{text}" if re.match(r"[\w.]+=", text) else f"{section}: {text}"

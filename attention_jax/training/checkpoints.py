@@ -39,11 +39,11 @@ class Saved(NamedTuple):
 
 
 class Checkpoints:
-    """Numbered states in a folder: the last `keep_last` of the steps that are due, and the newest whichever it is.
+    """Numbered states in a folder: the last `keep_last` of the steps that are due, and the newest in any case.
 
-    `tell` gets a line when a checkpoint cannot be read. `vocabulary` tells the one that the states were trained with
-    from others; the folder keeps that of its first checkpoint. `beside` gives for a step what is kept beside its
-    state, as JSON.
+    `tell` gets a line when a checkpoint cannot be read. `vocabulary` identifies the vocabulary that the states are
+    trained with; a folder keeps that of its first checkpoint. What `beside(step)` gives is kept beside the state, as
+    JSON.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Checkpoints:
     ):
         import orbax.checkpoint as ocp
 
-        logging.getLogger("absl").setLevel(logging.CRITICAL)  # what it would say is raised, and told here
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # its errors are raised, and told here
         self._ocp, self._arrays = ocp, ocp.Checkpointer(ocp.StandardCheckpointHandler())
         self._tell, self._keep_last, self._is_due, self._beside = tell, keep_last, is_due, beside
         self._unreadable: set[int] = set()
@@ -159,7 +159,7 @@ class Checkpoints:
         return Saved(step, state, None if about is None else about["beside"])
 
     def _kept_vocabulary(self) -> str | None:
-        """What the newest checkpoint that can say so was trained with; None where there is none."""
+        """The vocabulary of the newest checkpoint that can be read; None where there is none."""
         for step in reversed(self._steps()):
             with contextlib.suppress(OSError, ValueError):
                 about = _read_about(self._folder / str(step))
@@ -175,7 +175,7 @@ class Checkpoints:
             return None
 
     def _set_aside(self) -> None:
-        """What could not be read makes room for what will be written, but is not lost."""
+        """Rename what could not be read: its step can be written again, and nothing is lost."""
         for step in self._unreadable:
             path = self._folder / f"{step}{UNREADABLE}"
             number = 1

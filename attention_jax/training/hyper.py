@@ -1,7 +1,7 @@
 """Hyperparameters: the numbers of a config's `optimizer` section, checked, and as arguments of a compiled step.
 
-The section names an optimizer and a schedule, and has the numbers that every optimizer shares, those of each of them,
-and what a loss may take beside. All numbers are dynamic: their values need no program of their own.
+The section names an optimizer and a schedule. Its numbers are those that all optimizers share, those of single
+optimizers, and those of the loss, such as dropout. All are dynamic: no value needs a program of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ import numpy as np
 from attention_jax.errors import UserError
 from attention_jax.training.optimizer import AMOUNT, FRACTION, OPTIMIZERS, POSITIVE, SCHEDULES, Range, Rule
 
-OWN = -1.0  # of a number that not all optimizers have: the chosen one's default
+OWN = -1.0  # stands for the chosen optimizer's own default
 UNSET = {name: OWN for optimizer in OPTIMIZERS.values() for name in optimizer.numbers}
-DEFAULTS = {"name": "adam", **UNSET}  # of a section that an older version wrote: it had Adam alone
+DEFAULTS = {"name": "adam", **UNSET}  # for a section of an older version, which had Adam alone
 
 CLIPS_ALL = "more than 0: nothing would be learnt; 1e9 clips no gradient"
 SHARED: dict[str, Range] = {  # any other is an amount

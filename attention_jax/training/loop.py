@@ -14,7 +14,7 @@ from attention_jax.errors import UserError
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.optimizer import Rule, new_moments
 from attention_jax.training.population import POPULATIONS, Population
-from attention_jax.training.state import Best, TrainState, Variables, empty_window, new_state
+from attention_jax.training.state import Best, TrainState, Variables, new_state, no_metrics
 from attention_jax.training.step import Loss, train_steps
 
 
@@ -23,15 +23,15 @@ class Task(NamedTuple):
 
     init: Callable[[jax.Array], Variables]  # key → variables
     loss: Loss
-    call: Callable[[int, int, int], tuple[Any, np.ndarray]]  # (seed, step, stop) → table, rows [steps, batch]
+    batches: Callable[[int, int, int], tuple[Any, np.ndarray]]  # (seed, step, stop) → table, rows [steps, batch]
     steps_per_epoch: int
     evaluate: Callable[[Variables], dict[str, float]]
     is_table_shared: bool = True  # whether a step's table is the same for every seed
-    vocabulary: str = ""  # what tells the one that variables are trained with from others
+    vocabulary: str = ""  # identifies the vocabulary that variables are trained with
 
 
-class Plan(NamedTuple):
-    """How long to train, and what happens when; a key that is not here raises TypeError."""
+class Timetable(NamedTuple):
+    """How long to train, and what happens when: `config.train`, and how high a value of `best_by` is."""
 
     steps: int
     steps_per_call: int
@@ -40,8 +40,7 @@ class Plan(NamedTuple):
     checkpoint_every: int
     keep_last: int
     best_by: str
-    rule: Rule
-    height: Callable[[float], float]  # of a value of `best_by`: the more the better, −∞ where it is not finite
+    height: Callable[[float], float]  # a value of `best_by` so that more is better; −∞ where it is not finite
 
     def next_stop(self, step: int, steps_per_epoch: int) -> int:
         """The next step after which something is due, or an epoch ends."""
@@ -53,17 +52,17 @@ class Plan(NamedTuple):
 
 
 def is_due(step: int, period: int, steps: int) -> bool:
-    """Whether what happens once a period, and at the end, happens after a step."""
+    """Whether something that is due once a period, and at the end, is due after this step."""
     return step % period == 0 or step == steps
 
 
 class Hooks(NamedTuple):
-    """How the loop speaks to the run or sweep it belongs to; a member is told by its place."""
+    """How the loop speaks to the run or sweep it belongs to; a member is named by its index."""
 
     log: Callable[[int, int, dict[str, float]], None]  # step, member, values
     advance: Callable[[int, float, float], None]  # steps done, all their items, the mean loss since it was last logged
     is_interrupted: Callable[[], bool]
-    on_not_finite: Callable[[int, int], None]  # member, step: of a loss or gradient; the member stays as it is
+    on_not_finite: Callable[[int, int], None]  # member, step: its loss or gradient is not; it trains no more
 
 
 class NotFinite(Exception):
@@ -75,27 +74,28 @@ class NotFinite(Exception):
 
 
 class Trainer(NamedTuple):
-    """A task and its plan with their compiled programs, which any number of members share."""
+    """A task, its timetable and its optimizer with their compiled programs, which any number of members share."""
 
     task: Task
-    plan: Plan
+    timetable: Timetable
+    rule: Rule
     create: Callable[[jax.Array, Variables | None], TrainState]  # key, variables to start from instead → state
     population: Population
 
     def abstract(self, count: int) -> list[TrainState]:
         """The shapes of `count` members' states; see `abstract_states`."""
-        return abstract_states(self.task.init, self.plan.rule.optimizer, count)
+        return abstract_states(self.task.init, self.rule.optimizer, count)
 
 
-def trainer(task: Task, plan: Plan, how: str = "loop") -> Trainer:
+def trainer(task: Task, timetable: Timetable, rule: Rule, how: str = "loop") -> Trainer:
     """What trains `task`; `how` is a key of `POPULATIONS`."""
 
     def create(key, start_from):
         variables = task.init(key) if start_from is None else start_from
-        return new_state(variables, new_moments(variables["params"], plan.rule.optimizer))
+        return new_state(variables, new_moments(variables["params"], rule.optimizer))
 
-    steps = functools.partial(train_steps, task.loss, plan.rule)
-    return Trainer(task, plan, jax.jit(create), POPULATIONS[how](steps, task.is_table_shared))
+    steps = functools.partial(train_steps, task.loss, rule)
+    return Trainer(task, timetable, rule, jax.jit(create), POPULATIONS[how](steps, task.is_table_shared))
 
 
 def abstract_states(init: Callable[[jax.Array], Variables], optimizer: str, count: int) -> list[TrainState]:
@@ -119,23 +119,23 @@ def fit(
     hooks: Hooks,
     until: int | None = None,
 ) -> list[TrainState]:
-    """Train every member from where it is to `plan.steps`, or a step before it; returns early where interrupted.
+    """Train every member to step `until` (None: `timetable.steps`), and save all; ends early where interrupted.
 
-    All are saved at the end. A member whose loss or gradient is not finite takes no more steps; once all are so,
-    training ends, and the checkpoint before that stays.
+    A member whose loss or gradient is not finite takes no more steps. Once no member takes any, training ends without
+    another checkpoint.
     """
-    task, plan = trainer.task, trainer.plan
-    step, last = max(int(state.step) for state in states), plan.steps if until is None else until
+    task, timetable = trainer.task, trainer.timetable
+    step, last = max(int(state.step) for state in states), timetable.steps if until is None else until
     pace = _Pace()
     while step < last and not hooks.is_interrupted():
-        stop = min(last, plan.next_stop(step, task.steps_per_epoch))
+        stop = min(last, timetable.next_stop(step, task.steps_per_epoch))
         states, step = _train_to(trainer, hypers, states, step, stop, hooks, pace)
         if not any(state.is_finite for state in states):
             return states
         if step == stop:
             timed, pace = pace.values(), _Pace()
             states = [_log(trainer, state, step, member, hooks, timed) for member, state in enumerate(states)]
-            if plan.is_due(step, plan.checkpoint_every):
+            if timetable.is_due(step, timetable.checkpoint_every):
                 checkpoints.save(step, states)
     checkpoints.save(step, states)
     return states
@@ -169,10 +169,11 @@ def _train_to(
     seen = population.look(packed)
     while step < stop and not hooks.is_interrupted():
         started, compiled = time.perf_counter(), population.compiled()
-        calls = [task.call(hyper["seed"], step, stop) for hyper in hypers]
-        count = len(calls[0][1])
-        tables, rows = [table for table, _ in calls], [_padded(rows, trainer.plan.steps_per_call) for _, rows in calls]
-        packed = population.call(packed, tables, rows, count, traced)
+        batches = [task.batches(hyper["seed"], step, stop) for hyper in hypers]
+        count = len(batches[0][1])
+        tables = [table for table, _ in batches]
+        rows = [_padded(rows, trainer.timetable.steps_per_call) for _, rows in batches]
+        packed = population.advance(packed, tables, rows, count, traced)
         before, step, seen = seen, step + count, population.look(packed)
         if population.compiled() == compiled:
             pace.seconds += (time.perf_counter() - started) / len(hypers)
@@ -196,23 +197,25 @@ def _padded(rows: np.ndarray, steps_per_call: int) -> np.ndarray:
 def _log(
     trainer: Trainer, state: TrainState, step: int, member: int, hooks: Hooks, timed: Mapping[str, float]
 ) -> TrainState:
-    """Log a member's metrics since the last time and, where due, its evaluation; its window is empty again."""
+    """Log a member's unlogged metrics and, where due, its evaluation; the state then has no unlogged ones."""
     if not state.is_finite:
         return state
-    task, plan, window = trainer.task, trainer.plan, jax.device_get(state.window)
-    values = {f"train.{name}": float(sums.mean()) for name, sums in window.items()}
-    values |= {"train.tokens": float(window["loss"].count), **timed}
-    if plan.is_due(step, plan.evaluate_every):
+    task, timetable, metrics = trainer.task, trainer.timetable, jax.device_get(state.unlogged)
+    values = {f"train.{name}": float(sums.mean()) for name, sums in metrics.items()}
+    values |= {"train.tokens": float(metrics["loss"].count), **timed}
+    if timetable.is_due(step, timetable.evaluate_every):
         values |= task.evaluate(state.variables)
-        state = state._replace(best=_better(state, values, plan))
+        state = state._replace(best=_better(state, values, timetable))
     hooks.log(step, member, values)
-    return state._replace(window=empty_window())
+    return state._replace(unlogged=no_metrics())
 
 
-def _better(state: TrainState, values: dict[str, float], plan: Plan) -> Best:
-    if plan.best_by not in values:
-        raise UserError(f"config.train.best_by={plan.best_by!r} is not measured here: there is {', '.join(values)}.")
-    score = jnp.float32(plan.height(values[plan.best_by]))
+def _better(state: TrainState, values: dict[str, float], timetable: Timetable) -> Best:
+    if timetable.best_by not in values:
+        raise UserError(
+            f"config.train.best_by={timetable.best_by!r} is not measured here: choose one of {', '.join(values)}."
+        )
+    score = jnp.float32(timetable.height(values[timetable.best_by]))
     if not score > state.best.score:
         return state.best
     return Best(score, jnp.copy(state.step), jax.tree.map(jnp.copy, state.variables))

@@ -35,7 +35,7 @@ class Origin:
 
 
 class Traced(NamedTuple):
-    """A value, and what made it not finite where it is so; None for what a constant began."""
+    """A value, and its origin where it is not finite; None where a constant brought it in."""
 
     value: Any
     origin: Origin | None = None
@@ -55,7 +55,7 @@ def _of_argument(name: str, value: Any) -> Origin | None:
 
 
 def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Traced], scopes: tuple[str, ...]) -> list[Traced]:
-    """The results of a jaxpr; of its operations, those that they need."""
+    """The results of a jaxpr. Operations that they do not need are left out."""
     known = dict(zip(jaxpr.constvars, map(Traced, consts), strict=True))
     known |= dict(zip(jaxpr.invars, arguments, strict=True))
 
@@ -99,7 +99,7 @@ def _take(equation: Any, inputs: Sequence[Traced], scopes: tuple[str, ...]) -> l
 
 
 def _born(equation: Any, kind: str, given: Sequence[Traced], scopes: tuple[str, ...]) -> Origin | None:
-    """The origin of a result of an operation that was given infinities at most; an infinity goes on as it is."""
+    """The origin of a result whose operation was given no NaN; an infinity that was given keeps its own."""
     infinite = next((traced.origin for traced in given if traced.origin), None)
     if kind == "infinity" and given:
         return infinite
@@ -108,7 +108,7 @@ def _born(equation: Any, kind: str, given: Sequence[Traced], scopes: tuple[str, 
 
 
 def _inside(equation: Any, inputs: Sequence[Traced], scopes: tuple[str, ...]) -> list[Traced] | None:
-    """What an operation that has a program of its own does, taken again likewise; None for any other."""
+    """The results of an operation with a program inside (a loop, a branch, a call), taken likewise; None for others."""
     inner, params = (*scopes, str(equation.source_info.name_stack)), equation.params
     match equation.primitive.name:
         case "scan":
@@ -144,8 +144,8 @@ def _scan(equation: Any, inputs: Sequence[Traced], scopes: tuple[str, ...]) -> l
     first = len(inputs) - in_columns - carried
     consts, carry, columns = inputs[:first], list(inputs[first : first + carried]), inputs[first + carried :]
     rows: list[list[Traced]] = []
-    for place in reversed(range(params["length"])) if params["reverse"] else range(params["length"]):
-        row = [Traced(traced.value[place], traced.origin) for traced in columns]
+    for index in reversed(range(params["length"])) if params["reverse"] else range(params["length"]):
+        row = [Traced(traced.value[index], traced.origin) for traced in columns]
         results = _call(body, [*consts, *carry, *row], scopes)
         carry = results[:carried]
         rows.append(results[carried:])
@@ -188,7 +188,7 @@ def layer_of(scopes: Sequence[str]) -> str:
 
 
 def _line(equation: Any) -> str:
-    """The line of this package's, or of the user's, that an operation is of."""
+    """The line of this package, or of the user's code, that made an operation."""
     traceback = equation.source_info.traceback
     for frame in traceback.frames if traceback else ():
         path = Path(frame.file_name)

@@ -18,7 +18,7 @@ from attention_jax.ops.schedules import SCHEDULES
 
 
 class Rule(NamedTuple):
-    """Which optimizer and which schedule: what is static of an update."""
+    """Which optimizer and which schedule: the static part of an update."""
 
     optimizer: str  # a key of OPTIMIZERS
     schedule: str  # a key of SCHEDULES
@@ -126,9 +126,18 @@ def muon(hyper: Mapping) -> optax.GradientTransformation:
 
 
 def is_hidden(params: Any) -> Any:
-    """Whether each parameter is a matrix of a hidden layer, by its path and rank."""
-    named = lambda path: any(word in jax.tree_util.keystr(path) for word in NOT_HIDDEN)  # noqa: E731
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf.ndim > 1 and not named(path), params)
+    """Whether each parameter is a matrix of a hidden layer, by its path and rank.
+
+    The score "location" makes logits of places: its `w` has none of the `w_v` beside it that is beside "concat"'s.
+    """
+    names = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+
+    def hidden(path, leaf):
+        name = jax.tree_util.keystr(path)
+        is_of_places = name.endswith("['w']") and name.replace("['w']", "['w_v']") not in names
+        return leaf.ndim > 1 and not is_of_places and not any(word in name for word in NOT_HIDDEN)
+
+    return jax.tree_util.tree_map_with_path(hidden, params)
 
 
 def _as_matrices(params: Any) -> Any:
@@ -157,7 +166,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 class WithMaster(NamedTuple):
-    """An optimizer's moments, and a float32 copy of each parameter that is kept in less; None of one that is not.
+    """An optimizer's moments, and a float32 copy of each parameter that is kept in fewer bits; None for the others.
 
     A change of less than a 256th of a parameter is lost in bfloat16: it is added to the copy, and the parameter is the
     copy rounded (Micikevicius et al. 2018, §3.1).
@@ -200,7 +209,7 @@ def update(
 
 
 def _exact(moments: Any, params: Any) -> tuple[Any, Any]:
-    """The optimizer's moments alone, and the parameters, of master copies where there are such."""
+    """The optimizer's moments alone, and the parameters: the master copies of those that have one."""
     if not isinstance(moments, WithMaster):
         return moments, params
     take = lambda held, param: param if held is None else held  # noqa: E731
@@ -208,7 +217,7 @@ def _exact(moments: Any, params: Any) -> tuple[Any, Any]:
 
 
 def _with_master(moments: Any, exact: Any, params: Any) -> Any:
-    """The moments, beside what is exact of parameters that are not."""
+    """The moments, with the exact values of parameters that are kept in fewer bits."""
     master = jax.tree.map(lambda one, param: None if one.dtype == param.dtype else one, exact, params)
     return WithMaster(moments, master) if jax.tree.leaves(master) else moments
 

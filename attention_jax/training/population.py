@@ -18,7 +18,7 @@ Steps = Callable[..., TrainState]  # (state, table, rows, count, hyper) → stat
 
 
 class Look(NamedTuple):
-    """What is seen of the members from outside, each `[members]`: the loss is summed since it was last logged."""
+    """What the loop sees of its members, each `[members]`; items and loss are summed since they were last logged."""
 
     step: np.ndarray
     is_finite: np.ndarray
@@ -30,7 +30,7 @@ class Population(NamedTuple):
     """How members are held and advanced between two logged steps; `packed` is its own form of a list of states."""
 
     pack: Callable[[list[TrainState]], Any]
-    call: Callable[[Any, Sequence[Any], Sequence[np.ndarray], int, Sequence[Mapping]], Any]  # …, tables, rows, …
+    advance: Callable[[Any, Sequence[Any], Sequence[np.ndarray], int, Sequence[Mapping]], Any]  # …, tables, rows, …
     unpack: Callable[[Any], list[TrainState]]
     look: Callable[[Any], Look]
     compiled: Callable[[], int]  # how many programs were compiled so far
@@ -41,12 +41,12 @@ def loop(steps: Steps, is_table_shared: bool) -> Population:
     del is_table_shared
     run: Any = jax.jit(steps, donate_argnums=0)
 
-    def call(states, tables, rows, count, hypers):
+    def advance(states, tables, rows, count, hypers):
         return [run(*member[:3], count, member[3]) for member in zip(states, tables, rows, hypers, strict=True)]
 
     return Population(
         pack=lambda states: states,
-        call=call,
+        advance=advance,
         unpack=lambda states: states,
         look=lambda states: Look(*map(np.array, zip(*map(_look, states), strict=True))),
         compiled=run._cache_size,
@@ -63,7 +63,7 @@ def vmapped(steps: Steps, is_table_shared: bool) -> Population:
     def pack(states):
         return jax.device_put(_stacked(states), _over_devices(len(states)))
 
-    def call(packed, tables, rows, count, hypers):
+    def advance(packed, tables, rows, count, hypers):
         table = tables[0] if is_table_shared else _stacked(tables)
         return run(packed, table, np.stack(rows), count, _stacked(hypers))
 
@@ -76,7 +76,7 @@ def vmapped(steps: Steps, is_table_shared: bool) -> Population:
 
     return Population(
         pack=pack,
-        call=call,
+        advance=advance,
         unpack=unpack,
         look=_look,
         compiled=run._cache_size,
@@ -99,5 +99,5 @@ def _over_devices(members: int) -> jax.sharding.Sharding:
 
 
 def _look(state: TrainState) -> Look:
-    window = state.window["loss"]
-    return Look(*jax.device_get((state.step, state.is_finite, window.count, window.total)))
+    loss = state.unlogged["loss"]
+    return Look(*jax.device_get((state.step, state.is_finite, loss.count, loss.total)))

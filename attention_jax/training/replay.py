@@ -25,28 +25,28 @@ def watched(trainer: Trainer | None, seeds: Sequence[int]) -> Trainer:
         raise UserError("--debug_nans: this experiment trains nothing step by step.")
     population = trainer.population
 
-    def call(packed, tables, rows, count, hypers):
+    def advance(packed, tables, rows, count, hypers):
         before = jax.tree.map(jnp.copy, packed)
-        after = population.call(packed, tables, rows, count, hypers)
+        after = population.advance(packed, tables, rows, count, hypers)
         was, now = population.look(before), population.look(after)
         for member in map(int, np.flatnonzero(was.is_finite & ~now.is_finite)):
             done = int(now.step[member] - was.step[member]) - 1
-            state = population.unpack(population.call(before, tables, rows, done, hypers))[member]
+            state = population.unpack(population.advance(before, tables, rows, done, hypers))[member]
             found = _explained(trainer, state, _batch(tables[member], rows[member][done]), hypers[member])
             raise UserError(f"--debug_nans: seed {seeds[member]}, step {int(now.step[member])}: {found}.")
         return after
 
-    return trainer._replace(population=population._replace(call=call))
+    return trainer._replace(population=population._replace(advance=advance))
 
 
 def _explained(trainer: Trainer, state: TrainState, batch: Any, hyper: Any) -> str:
     """What of a step is not finite, and which operation made it so."""
-    step = functools.partial(train_step, trainer.task.loss, trainer.plan.rule)
+    step = functools.partial(train_step, trainer.task.loss, trainer.rule)
     for name, what in (("loss", "the loss"), ("gradient_norm", "the gradient")):
         origin = origin_of(lambda *arguments, name=name: step(*arguments)[1][name].total, state, batch, hyper)
         if origin is not None:
             return f"{what} is not finite; the first {origin.what} is made by {origin}"
-    return "taken again, an operation at a time, the step is finite: it is so only as one compiled program"
+    return "taken again, an operation at a time, the step is finite: it fails only as one compiled program"
 
 
 def _batch(table: Any, row: np.ndarray) -> Any:

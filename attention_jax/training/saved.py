@@ -26,20 +26,26 @@ def best_variables(config: ConfigDict, run: Path, init: Init, vocabulary: str = 
     with _reading(config, run, vocabulary) as checkpoints:
         last = next(checkpoints.restore_each(_like(config, init))).state
     if not all(int(state.best.step) for state in last):
-        raise UserError(f"{run}: not evaluated yet (config.train.evaluate_every); go on with --mode=train.")
+        raise UserError(
+            f"{run}: not evaluated yet: that is due after config.train.evaluate_every={config.train.evaluate_every} "
+            "steps. Go on with --mode=train."
+        )
     return [state.best.variables for state in last]
 
 
 def last_variables(
     config: ConfigDict, run: Path, init: Init, vocabulary: str = "", *, count: int
 ) -> list[list[Variables]]:
-    """Each seed's variables at its last `count` checkpoints; raises UserError where there are fewer, and as above."""
+    """Each seed's variables at its last `count` checkpoints; raises UserError where there are fewer."""
     with _reading(config, run, vocabulary) as checkpoints:
         restored = itertools.islice(checkpoints.restore_due(_like(config, init)), count)
         found = [[state.variables for state in states] for states in restored]
     if len(found) < count:
-        raise UserError(f"config.evaluate.last={count}: {run / CHECKPOINTS} holds {len(found)} that can be read.")
-    return [list(members) for members in zip(*found, strict=True)]
+        raise UserError(
+            f"config.evaluate.last={count}: {run / CHECKPOINTS} has {len(found)} that can be read. Lower it, or train "
+            "with a larger --config.train.keep_last."
+        )
+    return [list(of_seed) for of_seed in zip(*found, strict=True)]
 
 
 def _like(config: ConfigDict, init: Init) -> list[TrainState]:

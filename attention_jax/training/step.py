@@ -18,7 +18,7 @@ Loss = Callable[[Variables, Any, Dropout, Mapping], tuple[Sums, Variables]]
 def train_step(loss: Loss, rule: Rule, state: TrainState, batch: Any, hyper: Mapping) -> tuple[TrainState, Metrics]:
     """One step: `loss(variables, batch, dropout, hyper) → (Sums, other collections)`, per counted item.
 
-    The metrics of the step are returned, and added to the state's window.
+    The metrics of the step are returned, and added to the state's `unlogged` ones.
     """
     params = state.variables["params"]
     others = {name: value for name, value in state.variables.items() if name != "params"}
@@ -37,7 +37,7 @@ def train_step(loss: Loss, rule: Rule, state: TrainState, batch: Any, hyper: Map
         {"params": params, **others, **changed},
         moments,
         state.best,
-        jax.tree.map(jnp.add, state.window, metrics),
+        jax.tree.map(jnp.add, state.unlogged, metrics),
         is_finite,
     ), metrics
 

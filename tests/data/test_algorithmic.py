@@ -15,7 +15,7 @@ def texts(task, length, longest=LONGEST):
     return jax.jit(jax.vmap(lambda key: example(task, key, jnp.int32(length), longest, SYMBOLS)))(keys)
 
 
-def sides(found, is_given=lambda place: False):
+def sides(found, is_given=lambda index: False):
     """Inputs and outputs of every text as lists of symbols, taken apart at its separators."""
     for tokens, is_output in zip(*map(np.asarray, found), strict=True):
         separator, end = list(tokens).index(SEP), list(tokens).index(END)
@@ -59,7 +59,7 @@ def test_the_output_is_what_the_rule_makes_of_the_input(task, length):
 
 @pytest.mark.parametrize("length", [2, 7, LONGEST])
 def test_a_look_up_gives_a_symbol_and_asks_what_followed_it_last(length):
-    for x, y in sides(texts("last_occurrence", length), lambda place: place % 2 == 0):
+    for x, y in sides(texts("last_occurrence", length), lambda index: index % 2 == 0):
         assert len(y) == length // 2 * 2
         for asked, found in zip(y[::2], y[1::2], strict=True):
             assert found == x[max(i for i in range(length - 1) if x[i] == asked) + 1]

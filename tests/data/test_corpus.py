@@ -52,7 +52,7 @@ def test_in_order_takes_the_first_pairs_and_validates_on_sentences_not_among_the
 
 @pytest.mark.parametrize(("how", "counts"), [(by_source, (0, 9, 1)), (by_source, (8, 2, 1)), (in_order, (28, 5, 0))])
 def test_too_few_sentences_are_refused(how, counts):
-    with pytest.raises(UserError, match="Lower --config.data"):
+    with pytest.raises(UserError, match="too few for config.data.*Lower one of them"):
         split(how, *counts)
 
 
@@ -137,8 +137,11 @@ def test_held_out_files_replace_the_split_and_leave_the_training_pairs(tmp_path)
         ({"source": "web"}, "config.data.source='web': choose one of embedded, tsv, parallel"),
         ({"split": "none"}, "config.data.split='none': choose one of by_source, in_order"),
         ({"path": ""}, "config.data.path is not set"),
-        ({"vocabulary": 4}, "config.data.vocabulary=4: every word would be <unk>"),
-        ({"vocabulary": 0, "tokenizer": "bpe"}, "config.data.vocabulary=0: every word would be <unk>"),
+        ({"vocabulary": 4}, "config.data.vocabulary=4: needs more than 4; else every word would be <unk>"),
+        (
+            {"vocabulary": 0, "tokenizer": "bpe"},
+            "config.data.vocabulary=0: needs more than 4; else every word would be <unk>",
+        ),
         ({"tokenizer": "spacy", "joint_vocabulary": True}, "tokenizer='spacy' has rules for one language at a time"),
     ],
 )

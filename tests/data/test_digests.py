@@ -61,9 +61,9 @@ def open_text(folder):
     return load_text(folder, BASE._replace(path=str(folder.parent / "t.txt"), held_out_test=0.1))
 
 
-def flip(path, place=-1):
+def flip(path, index=-1):
     content = bytearray(path.read_bytes())
-    content[place] ^= 1
+    content[index] ^= 1
     path.write_bytes(content)
 
 

@@ -22,7 +22,7 @@ def test_every_target_word_is_aligned_to_source_words():
     for pair in PAIRS:
         source, target = split_words(pair.source), split_words(pair.target)
         assert len(pair.alignment) == len(target)
-        assert all(places and max(places) < len(source) for places in pair.alignment)
+        assert all(positions and max(positions) < len(source) for positions in pair.alignment)
         assert target[-1] == source[-1]
 
 
@@ -42,9 +42,9 @@ def test_known_words_align_to_their_translations(french, english):
     found = 0
     for pair in PAIRS:
         source = split_words(pair.source)
-        for word, places in zip(split_words(pair.target), pair.alignment, strict=True):
+        for word, positions in zip(split_words(pair.target), pair.alignment, strict=True):
             if word == french:
-                assert {source[i] for i in places} & set(english.split())
+                assert {source[i] for i in positions} & set(english.split())
                 found += 1
     assert found
 

@@ -52,7 +52,7 @@ def test_in_order_goes_on_to_the_next_sentences_that_are_free(tmp_path):
 @pytest.mark.parametrize("how", [BY_SOURCE, IN_ORDER])
 def test_a_file_that_cannot_spare_as_many_beside_a_given_one_is_refused(tmp_path, how):
     path = write(tmp_path / "own.txt", SENTENCES[:260])
-    with pytest.raises(UserError, match=r"outside the held-out file.*Lower --config\.data"):
+    with pytest.raises(UserError, match=r"outside the held-out file are too few for config.data.*Lower one"):
         imported(tmp_path, **how, validation_path=path)
 
 
@@ -74,7 +74,7 @@ def test_in_order_without_given_files_the_first_are_trained_on_and_the_next_held
 
 
 def test_with_both_files_given_the_training_sentences_are_drawn_first_and_then_left_out(tmp_path):
-    own = [write(tmp_path / f"{place}.txt", SENTENCES[place : place + 20]) for place in (0, 20)]
+    own = [write(tmp_path / f"{first}.txt", SENTENCES[first : first + 20]) for first in (0, 20)]
     meta, splits = imported(tmp_path, train=80, validation_path=own[0], test_path=own[1])
     drawn = set(by_hash(SENTENCES)[:80])
     assert set(splits["train"]) == drawn - set(SENTENCES[:40])

@@ -1,4 +1,4 @@
-"""A keyed permutation: every place once, another order for another key, no place preferred."""
+"""A keyed permutation: every index once, another order for another key, no index preferred."""
 
 import numpy as np
 import pytest
@@ -26,8 +26,8 @@ def test_a_billion_places_need_no_list():
 def test_over_keys_every_place_is_as_likely_as_every_other():
     size, keys = 6, 3000
     found = np.stack([permuted(np.arange(size), size, (key,)) for key in range(keys)])
-    for place in range(size):
-        assert stats.chisquare(np.bincount(found[:, place], minlength=size)).pvalue > 1e-4
+    for index in range(size):
+        assert stats.chisquare(np.bincount(found[:, index], minlength=size)).pvalue > 1e-4
     pairs = found[:, 0] * size + found[:, 1]
     counts = np.bincount(pairs, minlength=size * size)[np.flatnonzero(~np.eye(size, dtype=bool))]
     assert stats.chisquare(counts).pvalue > 1e-4

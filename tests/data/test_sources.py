@@ -39,9 +39,9 @@ def test_a_byte_order_mark_is_not_part_of_the_first_sentence(tsv):
 def test_a_bad_line_is_named_or_skipped_and_counted(tsv, data, message):
     with pytest.raises(UserError, match=message + r".*Fix the line, or set --config.data.on_bad_line=skip"):
         read(tsv(data))
-    pairs, places = read(tsv(data), "skip")
+    pairs, skipped = read(tsv(data), "skip")
     assert len(pairs) == data.count(b"\n") - 1
-    assert len(places) == 1
+    assert len(skipped) == 1
 
 
 def test_missing_and_empty_files_say_how_to_get_one(tmp_path, tsv):

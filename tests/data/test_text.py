@@ -55,8 +55,8 @@ def test_documents_are_whole_in_one_split_each_and_end(there, tmp_path, name, to
     assert sorted(itertools.chain(*found.values())) == sorted(DOCUMENTS)
     assert [len(found[name]) for name in ("train", "validation", "test")] == [42, 12, 6]
     for documents in found.values():
-        places = [DOCUMENTS.index(document) for document in documents]
-        assert places == sorted(places)
+        indices = [DOCUMENTS.index(document) for document in documents]
+        assert indices == sorted(indices)
     assert text.has_ends
     for split in text.splits.values():
         np.testing.assert_array_equal(np.flatnonzero(split.tokens == EOS), split.documents[1:] - 1)
@@ -117,7 +117,7 @@ def test_how_much_is_read_at_once_changes_nothing(there, tmp_path, monkeypatch, 
 
 def test_tokens_take_the_smallest_type_that_holds_the_vocabulary(tmp_path):
     for count, dtype in ((252, np.uint8), (253, np.uint16), (70_000, np.uint32)):
-        characters = [chr(place) for place in range(0x1000, 0x1000 + count + 2048) if not 0xD800 <= place < 0xE000]
+        characters = [chr(code) for code in range(0x1000, 0x1000 + count + 2048) if not 0xD800 <= code < 0xE000]
         (tmp_path / f"{count}.txt").write_bytes("".join(characters[:count] * 2).encode())
         text = load_text(tmp_path / str(count), BASE._replace(path=str(tmp_path / f"{count}.txt"), held_out=0.5))
         assert text.splits["train"].tokens.dtype == dtype
@@ -139,7 +139,7 @@ def test_shakespeare_is_split_and_numbered_as_published(tmp_path):
     whole = path.read_text(encoding="utf-8")
     text = load_text(tmp_path / "data", BASE._replace(path=str(path)))
     cut = int(0.9 * len(whole) + 0.5)
-    numbers = {character: place + len(SPECIALS) for place, character in enumerate(sorted(set(whole[:cut])))}
+    numbers = {character: index + len(SPECIALS) for index, character in enumerate(sorted(set(whole[:cut])))}
     for name, part in (("train", whole[:cut]), ("validation", whole[cut:])):
         np.testing.assert_array_equal(text.splits[name].tokens, [numbers.get(one, UNK) for one in part])
     assert text.vocabulary == 69

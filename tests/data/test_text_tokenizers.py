@@ -101,7 +101,8 @@ def test_a_line_of_any_length_comes_back(kind):
 
 def test_a_vocabulary_without_room_for_bytes_is_refused_by_its_key():
     with pytest.raises(
-        UserError, match=r"config.data.vocabulary=100: specials, single characters and bytes take 2\d\d. Raise it."
+        UserError,
+        match=r"config.data.vocabulary=100: special tokens, single characters and bytes alone are 2\d\d. Raise it.",
     ):
         learn_text_tokenizer("bpe", iter([Chunk(TEXT)]), 100)
     with pytest.raises(UserError, match="is white space alone"):

@@ -48,8 +48,8 @@ def test_a_prepared_file_comes_back_whole_in_its_splits_and_in_order(prepared):
     splits = {split: pairs(prepared, split) for split in ("train", "validation", "test")}
     assert sorted(itertools.chain(*splits.values())) == sorted(there)
     for found in splits.values():
-        places = [there.index(pair) for pair in found]
-        assert places == sorted(places)
+        indices = [there.index(pair) for pair in found]
+        assert indices == sorted(indices)
     assert "tensorflow" not in sys.modules
 
 
@@ -71,7 +71,7 @@ def mocked(count):
     import tensorflow_datasets as tfds
 
     with tfds.testing.mock_data(num_examples=count), pytest.MonkeyPatch.context() as patch:
-        many = lambda self, places: [self[place] for place in places]  # noqa: E731
+        many = lambda self, indices: [self[index] for index in indices]  # noqa: E731
         patch.setattr(tfds.core.data_sources.array_record.ArrayRecordDataSource, "__getitems__", many)
         yield
 

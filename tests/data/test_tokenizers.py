@@ -106,7 +106,8 @@ def test_the_same_texts_give_the_same_pieces():
 def test_a_small_corpus_has_fewer_pieces_and_one_that_cannot_hold_its_letters_is_refused_by_its_key(kind):
     assert SubwordTokenizer.train(LINES, kind, 4000).size < 100
     with pytest.raises(
-        UserError, match=r"config.data.vocabulary=6: specials, single characters and bytes take \d\d. Raise it."
+        UserError,
+        match=r"config.data.vocabulary=6: special tokens, single characters and bytes alone are \d\d. Raise it.",
     ):
         SubwordTokenizer.train(LINES, kind, 6)
 

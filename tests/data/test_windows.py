@@ -10,7 +10,7 @@ from attention_jax.errors import UserError
 
 
 def split_of(size):
-    tokens = np.arange(4, 4 + size, dtype=np.uint16)  # each token tells its place
+    tokens = np.arange(4, 4 + size, dtype=np.uint16)  # each token tells its index
     return TextSplit(tokens, np.array([0, size]), Counts(1, size, size, 1, size, 0))
 
 
@@ -32,8 +32,8 @@ def test_in_order_every_token_is_a_target_once_with_as_much_context_as_the_strid
         check_each_follows_the_one_before(rows)
         found += rows.targets[rows.is_counted].tolist()
         _, column = np.nonzero(rows.is_counted)
-        place = rows.targets[rows.is_counted] - 4
-        assert (column >= np.minimum(place, 8 - stride)).all()
+        index = rows.targets[rows.is_counted] - 4
+        assert (column >= np.minimum(index, 8 - stride)).all()
     assert found == list(range(4, 4 + size))
 
 
@@ -43,7 +43,7 @@ def test_windows_are_drawn_from_every_place_alike():
     assert rows.is_counted.all()
     check_each_follows_the_one_before(rows)
     counts = np.unique(rows.targets[..., 0], return_counts=True)[1]
-    assert len(counts) == 5  # five places, 1000 expected in each: standard deviation 28
+    assert len(counts) == 5  # five starts, 1000 expected in each: standard deviation 28
     assert abs(counts - 1000).max() < 5 * 28
 
 

@@ -65,10 +65,10 @@ def every_hypothesis(row, length_penalty):
 def test_a_beam_as_wide_as_the_tree_finds_the_best_sentences_in_order(length_penalty):
     found = search(range(6), len(list(tree(LONGEST))), length_penalty)
     for row in range(6):
-        for place, (score, words) in enumerate(every_hypothesis(row, length_penalty)[:10]):
-            np.testing.assert_allclose(found.scores[row, place], score, rtol=1e-4)
+        for rank, (score, words) in enumerate(every_hypothesis(row, length_penalty)[:10]):
+            np.testing.assert_allclose(found.scores[row, rank], score, rtol=1e-4)
             expected = [*words, *[PAD] * (LONGEST - len(words))]
-            np.testing.assert_array_equal(found.tokens[row, place], expected)
+            np.testing.assert_array_equal(found.tokens[row, rank], expected)
 
 
 def searched_by_hand(row, beams, length_penalty):

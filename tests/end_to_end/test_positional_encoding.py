@@ -103,7 +103,7 @@ def test_curves_ranks_and_orders_are_those_of_the_cells(answered):
 @pytest.mark.slow
 def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
     sweep = open_sweep(experiments.load("positional_encoding"), answered)
-    assert len(sweep.plan.groups) == 2
+    assert len(sweep.plan.programs) == 2
     rows = [
         line for line in (answered / "table.md").read_text().splitlines() if line.startswith("|") and "baseline" in line
     ]
@@ -128,7 +128,7 @@ def test_accuracy_is_that_of_a_loop_over_the_held_out_texts():
     right, whole = [], []
     for text, guess in zip(np.asarray(tokens), guesses, strict=True):
         first, last = list(text).index(SEP) + 1, list(text).index(END)
-        hits = [guess[place - 1] == text[place] for place in range(first, last + 1)]
+        hits = [guess[position - 1] == text[position] for position in range(first, last + 1)]
         right += hits
         whole.append(all(hits))
     assert found["token_accuracy"]["12"] == pytest.approx(np.mean(right))
@@ -212,7 +212,8 @@ def test_a_biass_portrait_falls_with_the_distance_as_it_does():
         ),
         ({"evaluate__positions": "spiral"}, "config.evaluate.positions='spiral': choose one of"),
         ({"model__positions": "spiral"}, "config.model.positions='spiral': choose one of"),
-        ({"model__heads": 5}, "config.model.heads=5: must divide width="),
+        ({"model__heads": 5}, "config.model.heads=5: must divide width=8"),
+        ({"precision__dtype": "float33"}, "config.precision.dtype='float33': choose one of float32, bfloat16"),
         ({"model__positions": "sinusoidal", "model__width": 9, "model__heads": 3, "model__kv_heads": 3}, "even width"),
         (
             {"data__task": "last_occurrence", "data__shortest": 1},

@@ -147,7 +147,7 @@ def test_a_value_that_cannot_be_used(launcher, tmp_path, kind):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("configs/nmt.py:bahdanu,tsv ", "it is MODEL,CORPUS with seq2seq, bahdanau"),
+        ("configs/nmt.py:bahdanu,tsv ", "it is MODEL,CORPUS. Models are seq2seq, bahdanau"),
         ("configs/kernel_regression.py:sine", "choose one of sine_power"),
         ("configs/absent.py", "configs/absent.py: no such config; there are configs/kernel_regression.py"),
     ],
@@ -248,14 +248,19 @@ def test_data_that_were_damaged_are_named_and_imported_again_once_they_are_remov
     assert (again.returncode, again.out) == (0, before.out)
 
 
-def test_a_run_of_a_version_whose_configs_had_less(finished, tmp_path):
+def test_a_run_of_another_version_is_refused_by_every_mode_that_reads_it(finished, tmp_path):
     launcher, folder, _ = finished
     shutil.copytree(folder, tmp_path / "w")
     config = json.loads((tmp_path / "w" / "config.json").read_text())
     del config["evaluate"]["n_best"]
     (tmp_path / "w" / "config.json").write_text(json.dumps(config))
-    process = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
-    assert_refused(process, "the config has no 'n_best'", "the version that started the run")
+    commit = json.loads((tmp_path / "w" / "result.json").read_text())["code"]["commit"]
+    told = ("w: started by another version", "the config has no 'evaluate.n_best'", f"git checkout {commit}")
+    for mode in ("evaluate", "translate", "describe", "report", "train"):
+        assert_refused(launcher.run(tmp_path / "w", f"--mode={mode}", config=""), *told)
+    overridden = ("--mode=evaluate", "--config.evaluate.beams=2")
+    assert_refused(launcher.run(tmp_path / "w", *overridden, config=""), *told)
+    assert_refused(launcher.run(tmp_path / "w"), "evaluate.n_best: nothing there, 1 now")
 
 
 def test_nothing_to_translate(finished, tmp_path):

@@ -162,7 +162,7 @@ def test_a_run_gains_seeds_after_its_own_alone(finished):
     launcher, folder, _ = finished
     process = launcher.run(folder, seeds="(1,0)")
     assert process.returncode == 1
-    assert "holds a run of another config (seeds: [0] there, [1, 0] now)" in process.err
+    assert "holds a run of another config (config.seeds: [0] there, [1, 0] now)" in process.err
 
 
 @pytest.mark.slow

@@ -176,8 +176,8 @@ def test_another_code_version_is_listed_and_not_mixed_unless_told(sweeper, monke
 
 def test_what_another_process_holds_is_left_to_it(sweeper):
     plan = sweeper.plan(RATES).plan
-    taken = plan.groups[0].waves[1][0]
-    home = sweeper.folder / "sweep" / "waves" / f"{plan.groups[0].name}-1"
+    taken = plan.programs[0].waves[1][0]
+    home = sweeper.folder / "sweep" / "waves" / f"{plan.programs[0].name}-1"
     with hold(home), pytest.raises(UserError, match="1 were not reached"):
         sweeper.run(RATES)
     assert sum(result is None for result in sweeper.results().values()) == 1
@@ -189,7 +189,7 @@ def test_a_population_that_does_not_fit_goes_in_waves_and_says_so(sweeper, monke
     sweeper.plan(RATES, population__how="vmap")
     assert "4 cells share a program: waves of 1, which is what memory takes" in capsys.readouterr().err
     plan = sweeper.plan(RATES, "most", population__how="vmap", population__most=3).plan
-    assert [len(wave) for wave in plan.groups[0].waves] == [3, 1]
+    assert [len(wave) for wave in plan.programs[0].waves] == [3, 1]
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_variants_are_matched_in_flops_within_a_hundredth(sweeper):
     sweep = sweeper.plan(grid("model.kwargs.hidden", (8, 16)), sweep__match="flops", train__steps=200)
     experiment, flops = experiments.load("nmt"), []
     for name in sweep.plan.cells:
-        session = experiment.open(sweep.config_of(name), sweep.data_of(sweep.groups[name]))
+        session = experiment.open(sweep.config_of(name), sweep.data_of(sweep.programs[name]))
         flops.append(experiment.flops(session))
     assert flops[1] == pytest.approx(flops[0], rel=0.01)
     steps = [sweep.config_of(name).train.steps for name in sweep.plan.cells]

@@ -34,14 +34,20 @@ def test_another_base_config_is_refused(sweeper):
         ({"sweep__engine": "cloud"}, "config.sweep.engine='cloud': choose one of 'inline', 'processes', 'slurm'"),
         ({"sweep__match": "time"}, "config.sweep.match='time': choose"),
         ({"population__how": "both"}, "config.population.how='both': choose"),
-        ({"population__halving": 0.5}, "rungs=.* where it is more than 0"),
+        (
+            {"population__halving": 0.5},
+            "config.population.halving=0.5 drops settings at rungs: set config.population.rungs too",
+        ),
         ({"population__dynamic": ("train.steps",)}, "'train.steps' is static"),
-        ({"sweep__baseline": "optimizer.learning_rate=7"}, "no setting is that; the first is"),
+        ({"sweep__baseline": "optimizer.learning_rate=7"}, "no setting has these values; the first has"),
         ({"sweep__metric": "validation.beauty"}, "config.sweep.metric='validation.beauty': no metric of that name"),
         ({"sweep__metric": "validation.loss,validation.beauty"}, "'validation.beauty': no metric of that name"),
         ({"sweep__metric": "book.mean"}, "no finished cell has 'book.mean'"),
         ({"sweep__within": ("data.tsk",)}, "config.sweep.within=.*: no cell has a 'data.tsk'"),
-        ({"population__halving_seeds": 1}, "say how settings are ranked: set halving too"),
+        (
+            {"population__halving_seeds": 1},
+            "config.population.halving_seeds=1 is for successive halving: set config.population.halving too",
+        ),
         (
             {"population__halving": 0.5, "population__rungs": (1,), "population__halving_seeds": 1},
             "halving_seeds=1: needs 0 or more, and less than the 1 seeds",
@@ -65,6 +71,20 @@ def test_what_changes_the_objective_is_not_compared_by_the_objective(sweeper):
     assert line["train.nll"] in by_dropout.values()
     with pytest.raises(UserError, match="which changes what train.loss"):
         sweeper.run(rates, train__best_by="train.nll", train__steps=12, mode="report", sweep__metric="train.loss")
+
+
+@pytest.mark.parametrize(
+    ("space", "metric", "better"),
+    [
+        (grid("data.min_count", (1, 6)), "validation.perplexity_per_word", "validation.bleu"),
+        (grid("evaluate.bleu_tokens", ("13a", "moses")), "test.bleu", "validation.loss"),
+    ],
+)
+def test_what_does_not_measure_the_same_of_all_settings_is_refused_with_what_does(sweeper, space, metric, better):
+    (key,) = {key for one in space for key in one}
+    with pytest.raises(UserError, match=rf"differ in {key}, which changes what {metric} .*metric={better}\."):
+        sweeper.run(space, sweep__metric=metric)
+    assert not (sweeper.folder / "sweep").exists()
 
 
 def test_one_seed_of_a_setting_is_in_one_cell(sweeper):

@@ -107,7 +107,7 @@ def test_the_n_best_translations_of_a_line_are_written_with_their_scores_the_fir
     process = launcher.run(folder, *flags, "--config.evaluate.n_best=3", config="")
     assert process.returncode == 0, process.err
     lines = [line.split("\t") for line in process.out.splitlines()]
-    assert [lines[place][1] for place in (0, 3, 6)] == alone
+    assert [lines[index][1] for index in (0, 3, 6)] == alone
     assert lines[3:6] == [["", ""]] * 3
     for found in (lines[:3], lines[6:]):
         scores = [float(score) for score, _ in found]

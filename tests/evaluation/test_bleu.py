@@ -10,7 +10,7 @@ from attention_jax.evaluation.bleu import bleu_of_statistics, bleu_statistics, b
 from attention_jax.evaluation.translation import (
     RowLosses,
     bleu_by_length,
-    length_groups,
+    length_bins,
     losses,
     perplexity_by_length,
     row_losses,
@@ -78,18 +78,18 @@ def test_bleu_over_other_tokens_says_so_and_leaves_13a_beside_it():
 def test_bleu_by_length_puts_every_sentence_in_one_group():
     texts = ["a b c d e f g h"[: 2 * n - 1] for n in (4, 5, 6, 7, 8, 8, 4, 5)]
     lengths = [len(text.split()) for text in texts]
-    groups = length_groups(lengths, 3)
-    found = bleu_by_length(lengths, texts, [[text] for text in texts], groups)
-    assert {name: tuple(map(int, (name.split("-") * 2)[:2])) for name in found} == groups
-    assert sum(low <= length <= high for low, high in groups.values() for length in lengths) == len(texts)
+    bins = length_bins(lengths, 3)
+    found = bleu_by_length(lengths, texts, [[text] for text in texts], bins)
+    assert {name: tuple(map(int, (name.split("-") * 2)[:2])) for name in found} == bins
+    assert sum(low <= length <= high for low, high in bins.values() for length in lengths) == len(texts)
     assert list(found.values()) == pytest.approx([100] * len(found))
 
 
 def test_bleu_by_length_counts_the_tokens_that_bleu_counts():
-    references, splits = [[text] for text in REFERENCES], ("letters", list)
+    references, tokens = [[text] for text in REFERENCES], ("letters", list)
     lengths = [3] * len(HYPOTHESES)
-    (only,) = bleu_by_length(lengths, HYPOTHESES, references, length_groups(lengths), splits).values()
-    assert only == score_translations(HYPOTHESES, references, splits)["bleu"]
+    (only,) = bleu_by_length(lengths, HYPOTHESES, references, length_bins(lengths), tokens).values()
+    assert only == score_translations(HYPOTHESES, references, tokens)["bleu"]
     assert only != score_translations(HYPOTHESES, references)["bleu"]
 
 
@@ -104,7 +104,7 @@ def test_bleu_of_summed_statistics_is_sacrebleus_whatever_sentences_are_summed(r
 
 
 def test_a_loss_over_many_batches_is_not_rounded_away():
-    batches = [(np.array([place]), {}) for place in range(2000)]
+    batches = [(np.array([index]), {}) for index in range(2000)]
     sums = Sums(np.array([30001.0], np.float32), np.array([12001.0], np.float32))
     found = losses(row_losses(lambda batch: sums, batches), words=0)
     assert found["loss"] == pytest.approx(30001 / 12001, rel=1e-12)
@@ -129,11 +129,11 @@ def test_losses_of_rows_are_in_the_order_of_the_corpus_without_the_rows_that_fil
 def test_perplexity_by_length_is_of_each_group_s_own_tokens_and_all_groups_are_the_whole(random):
     lengths = random.integers(3, 12, size=60).tolist()
     rows = RowLosses(random.uniform(1, 9, size=60), random.integers(1, 9, size=60).astype(float))
-    groups = length_groups(lengths)
-    found = perplexity_by_length(lengths, rows, groups)
+    bins = length_bins(lengths)
+    found = perplexity_by_length(lengths, rows, bins)
     nats = tokens = 0.0
-    for name, (low, high) in groups.items():
-        own = [place for place, length in enumerate(lengths) if low <= length <= high]
+    for name, (low, high) in bins.items():
+        own = [index for index, length in enumerate(lengths) if low <= length <= high]
         assert found[name] == pytest.approx(math.exp(sum(rows.nats[own]) / sum(rows.tokens[own])))
         nats, tokens = nats + math.log(found[name]) * sum(rows.tokens[own]), tokens + sum(rows.tokens[own])
     assert math.exp(nats / tokens) == pytest.approx(losses(rows, 0)["perplexity"])

@@ -5,14 +5,14 @@ import pytest
 from scipy import stats
 
 from attention_jax.evaluation.bleu import bleu_of_statistics, bleu_statistics
-from attention_jax.evaluation.comparison import Interval, Measured, compare, notes, places_of, ranks, records
+from attention_jax.evaluation.comparison import Interval, Measured, baselines_of, compare, notes, ranks, records
 from attention_jax.evaluation.significance import paired_t, sign_flip
 
 DRAWS = 2000
 
 
-def measured(setting, values, task="", lost=()):
-    return Measured(setting, task, dict(enumerate(values)), lost)
+def measured(setting, values, group="", lost=()):
+    return Measured(setting, group, dict(enumerate(values)), lost)
 
 
 def test_a_difference_is_paired_by_seed_with_students_interval_and_its_p_values(random):
@@ -41,6 +41,32 @@ def test_an_interval_of_a_difference_covers_it_as_often_as_it_says(random):
         return low < 1.0 < high
 
     assert np.mean([covers() for _ in range(DRAWS)]) == pytest.approx(0.95, abs=0.015)
+
+
+def test_perplexities_are_compared_as_their_losses_are_and_the_difference_is_a_ratio(random):
+    nats = random.normal(3.0, 0.4, size=(3, 5))
+    of_losses, of_perplexities = (
+        compare(name, [measured(setting, row) for setting, row in zip("abc", values, strict=True)], (0, 0, 0))
+        for name, values in (("validation.loss", nats), ("validation.perplexity", np.exp(nats)))
+    )
+    assert (of_losses.contrast, of_perplexities.contrast) == ("difference", "ratio")
+    for plain, ratio in zip(of_losses.rows[1:], of_perplexities.rows[1:], strict=True):
+        np.testing.assert_allclose(ratio.difference, np.exp(plain.difference))
+        for test in ("p_seeds", "p_flips", "p_adjusted"):
+            assert getattr(ratio, test) == pytest.approx(getattr(plain, test))
+    written = records(of_perplexities)
+    assert [[*row["ratio"]] for row in written if "ratio" in row] == [["mean", "low", "high"]] * 2
+    assert not any("difference" in row for row in written)
+
+
+def test_a_ratio_is_the_same_whichever_of_a_skewed_metric_s_settings_is_the_baseline():
+    sides = [measured("a", [1.0, 2.0, 30.0]), measured("b", [10.0, 2.2, 280.0])]
+    forth, back = (compare("test.perplexity", pair, (0, 0)).rows[1] for pair in (sides, sides[::-1]))
+    np.testing.assert_allclose(np.reciprocal(forth.difference), np.take(back.difference, [0, 2, 1]))
+    assert forth.p_seeds == pytest.approx(back.p_seeds)
+    one = compare("test.perplexity", [measured("a", [4.0]), measured("b", [6.0])], (0, 0)).rows[1].difference
+    assert one.mean == pytest.approx(1.5)
+    assert one.low is None
 
 
 WORDS = np.array(["the", "a", "man", "dog", "runs", "sleeps", "in", "park", ".", "big"])
@@ -93,11 +119,11 @@ def test_the_best_are_those_that_tie_and_lost_no_seed_in_each_task():
             measured("a", [1.0, 1.0], "two"),
             measured("b", [2.0, 2.0], "two"),
         ],
-        places := (0, 0, 0, 0, 4, 4),
+        indices := (0, 0, 0, 0, 4, 4),
     )
     assert found.best == {0, 1, 5}
     assert found.order == (0, 1, 2, 3, 5, 4)
-    assert found.baselines == places
+    assert found.baselines == indices
     assert [row.value is None for row in found.rows] == [False, False, False, True, False, False]
 
 
@@ -111,8 +137,8 @@ def test_one_value_has_no_interval_and_one_pair_a_difference_alone():
 
 def test_a_baseline_by_name_is_that_of_the_same_task_where_it_is_there():
     rows = [measured("b", [1.0], "one"), measured("a", [1.0], "one"), measured("b", [1.0], "two")]
-    assert places_of(rows, "a") == [1, 1, None]
-    assert places_of(rows, "") == [None] * 3
+    assert baselines_of(rows, "a") == [1, 1, None]
+    assert baselines_of(rows, "") == [None] * 3
 
 
 def test_settings_that_tie_share_their_rank_and_a_lost_seed_is_last():

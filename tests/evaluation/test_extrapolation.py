@@ -13,8 +13,8 @@ def test_an_area_is_the_mean_height_whatever_the_steps_between_lengths():
     assert area([16], [0.3]) == 0.3
 
 
-def test_reciprocal_ranks_are_a_mean_over_tasks_and_equal_scores_share_theirs():
-    scores = np.array([[3.0, 1.0], [3.0, 2.0], [1.0, 3.0]])  # of three names on two tasks
+def test_reciprocal_ranks_are_a_mean_over_groups_and_equal_scores_share_theirs():
+    scores = np.array([[3.0, 1.0], [3.0, 2.0], [1.0, 3.0]])  # of three settings in two groups
     expected = [(1 / 1.5 + 1 / 3) / 2, (1 / 1.5 + 1 / 2) / 2, (1 / 3 + 1) / 2]
     np.testing.assert_allclose(reciprocal_ranks(scores), expected)
     np.testing.assert_allclose(reciprocal_ranks(np.stack([scores, -scores], -1))[:, 0], expected)

@@ -12,8 +12,8 @@ from attention_jax.evaluation.factors import best_of, factors_of, is_grid, poole
 def test_keys_that_change_together_are_one_factor_and_what_does_not_change_is_none():
     sides = [{"encoder": name, "decoder": name, "n": n, "same": 1} for name in ("none", "alibi") for n in (1, 2, 3)]
     names, sizes = factors_of(sides)
-    assert (names.key, names.levels, names.of) == ("encoder", ("none", "alibi"), (0, 0, 0, 1, 1, 1))
-    assert (sizes.key, sizes.levels, sizes.of) == ("n", (1, 2, 3), (0, 1, 2) * 2)
+    assert (names.key, names.levels, names.level_of) == ("encoder", ("none", "alibi"), (0, 0, 0, 1, 1, 1))
+    assert (sizes.key, sizes.levels, sizes.level_of) == ("n", (1, 2, 3), (0, 1, 2) * 2)
     assert [factor.levels for factor in factors_of([{}, {"a": 1}])] == [(None, 1)]
     assert factors_of([{"a": 1}, {"a": 1}]) == []
 

@@ -1,9 +1,12 @@
 """What `config.experiment` names: a file of an `experiments` package, or a module of the user's."""
 
 import importlib
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from attention_jax.errors import UserError
 from attention_jax.launcher import experiments
@@ -66,3 +69,28 @@ def test_what_is_no_experiment_is_refused_in_one_line(folder, name, message):
 def test_what_a_module_itself_lacks_is_not_hidden(folder):
     with pytest.raises(ModuleNotFoundError, match="not_there"):
         experiments.load("mylab.broken")
+
+
+ASKED = """
+import sys
+sys.path[:0] = sys.argv[1:]  # the working folder and the checkout, as the launcher has them
+from attention_jax.launcher import experiments
+for name in sorted(experiments.names()):
+    experiments.load(name)
+    print(name, sys.modules[f"experiments.{name}"].__file__)
+"""
+
+
+@pytest.mark.parametrize("is_package", [True, False])
+def test_the_working_folders_experiments_stand_beside_the_checkouts_and_before_them(tmp_path, is_package):
+    (tmp_path / "experiments").mkdir()
+    if is_package:
+        (tmp_path / "experiments" / "__init__.py").write_text("")
+    for name in ("mine", "nmt"):
+        needed = len(Experiment._fields) - len(Experiment._field_defaults)
+        (tmp_path / "experiments" / f"{name}.py").write_text(OWN.format(needed=needed))
+    command = [sys.executable, "-c", ASKED, tmp_path, ROOT]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = {name: Path(file).parent.parent for name, file in map(str.split, process.stdout.splitlines())}
+    assert found["mine"] == found["nmt"] == tmp_path
+    assert found["kernel_regression"] == found["sequence_layers"] == ROOT

@@ -18,6 +18,7 @@ from attention_jax.runs import provenance
 def test_help_names_how_it_was_started_every_flag_and_every_mode(start, program):
     process = subprocess.run([sys.executable, *start, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert f"  {program} --config=configs/kernel_regression.py\n" in process.stdout
+    assert f"  printf 'ROMEO:\\n' | {program} --workdir=" in process.stdout  # what a shell is to read
     for name in (*(f"--{flag.name}" for flag in OWN), *MODES):
         assert f"\n  {name} " in process.stdout
     assert max(len(line) for line in process.stdout.splitlines() if program not in line) <= 120

@@ -3,8 +3,9 @@
 import pytest
 
 from attention_jax.errors import UserError
-from attention_jax.launcher.messages import ABBREVIATIONS, guarded, unreadable
+from attention_jax.launcher.messages import guarded, unreadable
 from attention_jax.runs.config import flatten
+from attention_jax.runs.keys import ABBREVIATIONS
 from configs import nmt, positional_encoding
 
 BAHDANAU = "configs/nmt.py:bahdanau,embedded"

@@ -104,6 +104,25 @@ def test_a_language_models_heads_are_removed_alike(language_model):
     assert found.losses[1, 0] == pytest.approx(alone.mean(), rel=1e-5)
 
 
+def test_heads_are_gated_while_words_are_chosen(opened, language_model):
+    texts = ["the cat is not black .", "go ."]
+    ones, nothing = np.ones((1, HEADS), np.float32), np.zeros((1, HEADS), np.float32)
+    assert opened.translate(texts, {"cross": Edit(gate=ones)}) == opened.translate(texts)
+    closed = {"cross": Edit(gate=nothing)}
+    measured = opened.measure("validation", closed)
+    nats, tokens = opened.scores("validation", closed)
+    assert measured["loss"] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-5)
+    assert measured["loss"] != pytest.approx(opened.measure("validation")["loss"], rel=1e-3)
+    with pytest.raises(ValueError, match="word by word a head can have a gate alone"):
+        opened.translate(texts, {"cross": Edit(replaced=ones > 0, outputs=nothing)})
+    with pytest.raises(UserError, match="kind='self': choose one of cross, decoder, encoder"):
+        opened.translate(texts, {"self": Edit(gate=ones)})
+    with pytest.raises(UserError, match=r"edits\['cross'\].gate: .* \(2, 2\); it needs .* \(1, 2\)"):
+        opened.scores(texts, {"cross": Edit(gate=np.ones((2, 2)))})
+    with pytest.raises(UserError, match=r"edits\['decoder'\].gate"):
+        language_model.scores(language_model.example(8), {"decoder": Edit(gate=ones)})
+
+
 def test_a_sweeps_cell_whose_data_is_a_link_is_a_run_and_a_sweep_is_not(opened, tmp_path):
     cell = tmp_path / "sweep" / "cells" / "1a2b3c"
     shutil.copytree(opened.folder, cell, ignore=shutil.ignore_patterns("data"))
@@ -135,5 +154,5 @@ def test_the_page_runs_as_it_is_written(runs, monkeypatch):
     names = {}
     for block in blocks:
         exec(compile(block, "docs/opening_runs.md", "exec"), names)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     assert all(figure.path.exists() for figure in names["figures"])

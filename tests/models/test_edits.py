@@ -1,12 +1,16 @@
 """Heads removed, weakened and replaced, as arguments of a call: one program for all of them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from translators import INPUTS, LENGTHS, SOURCE, trained
+from translators import INPUTS, LENGTHS, NAMES, SOURCE, trained
 
+from attention_jax.models.transformer import Transformer
 from attention_jax.modules.attention import Edit
+from configs.nmt import MODELS
 
 LAYERS, HEADS = 2, 4
 KINDS = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}  # and whose layers have it
@@ -42,9 +46,9 @@ def test_a_closed_gate_is_a_head_that_nobody_reads_and_a_vmap_closes_each_in_one
     gates = 1 - jnp.eye(LAYERS * HEADS).reshape(-1, LAYERS, HEADS)
     run = jax.jit(jax.vmap(lambda gate: module.apply(variables, SOURCE, LENGTHS, INPUTS, edits={kind: Edit(gate)})))
     found = run(gates)
-    for place, (layer, head) in enumerate(np.ndindex(LAYERS, HEADS)):
+    for index, (layer, head) in enumerate(np.ndindex(LAYERS, HEADS)):
         expected = logits((module, without(variables, kind, layer, head)))
-        np.testing.assert_allclose(found[place], expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found[index], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_open_gates_change_nothing_and_half_open_ones_do(transformer):
@@ -84,13 +88,59 @@ def test_a_recurrent_translator_has_one_head_of_one_layer(name):
     np.testing.assert_allclose(logits(model, {"cross": same}), whole, rtol=1e-4, atol=1e-4)
 
 
+def gates(module, value):
+    """Every head of every kind of attention with gates about a value, each another; ones are ones."""
+    kinds = {} if getattr(module, "attends", "") == "never" else {"cross": (1, 1)}
+    if isinstance(module, Transformer):
+        kinds = dict.fromkeys(KINDS, (LAYERS, HEADS))
+    numbers = np.random.default_rng(0)
+    return {
+        kind: Edit(jnp.asarray(value ** numbers.uniform(0.5, 1.5, shape), jnp.float32)) for kind, shape in kinds.items()
+    }
+
+
+@functools.partial(jax.jit, static_argnames="module")
+def stepped(module, variables, edits):
+    """Logits of the inputs, read word by word into a cache."""
+    memory = module.apply(variables, SOURCE, LENGTHS, None, edits, method="encode")
+    cache = module.apply(variables, memory, INPUTS.shape[1], method="init_cache")
+
+    def step(cache, tokens):
+        found, cache = module.apply(variables, tokens, cache, edits, method="step")
+        return cache, found
+
+    return jnp.swapaxes(jax.lax.scan(step, cache, INPUTS.T)[1], 0, 1)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in MODELS] + ["transformer, grouped"])
+def test_gates_act_in_cached_decoding_as_in_teacher_forcing_and_open_ones_change_nothing(name):
+    module, variables = trained(name, layers=LAYERS, decoder_layers=LAYERS, encoder_layers=LAYERS)
+    whole, weakened, opened = logits((module, variables)), gates(module, 0.3), gates(module, 1.0)
+    np.testing.assert_allclose(stepped(module, variables, opened), whole, rtol=2e-4, atol=2e-4)
+    taught = logits((module, variables), weakened)
+    np.testing.assert_allclose(stepped(module, variables, weakened), taught, rtol=2e-4, atol=2e-4)
+    assert not weakened or not np.allclose(taught, whole, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["bahdanau", "luong_general"])
+def test_a_recurrent_translator_whose_gate_is_closed_reads_nothing_of_its_context(name):
+    module, variables = trained(name)
+    params = jax.tree.map(lambda a: a, variables["params"])
+    hidden, context = module.hidden, module.memory_size
+    if name == "bahdanau":  # which reads it beside the word, and in its output
+        params["decoder_0"]["w_i"] = params["decoder_0"]["w_i"].at[module.embedding :].set(0)
+        params["readout"]["kernel"] = params["readout"]["kernel"].at[hidden : hidden + context].set(0)
+    else:
+        params["w_c"] = params["w_c"].at[:context].set(0)
+    closed = {"cross": Edit(jnp.zeros((1, 1)))}
+    expected = logits((module, {**variables, "params": params}))
+    np.testing.assert_allclose(stepped(module, variables, closed), expected, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("part", ["weights", "outputs"])
 @pytest.mark.parametrize("name", ["bahdanau", "transformer_small"])
-def test_a_gate_acts_in_cached_decoding_as_in_teacher_forcing(name):
-    module, variables = trained(name, decoder_layers=LAYERS, encoder_layers=LAYERS)
-    shape = (LAYERS, HEADS) if "transformer" in name else (1, 1)
-    edits = {"cross": Edit(jnp.full(shape, 0.3))}
-    taught = logits((module, variables), edits)
-    cache = module.apply(variables, module.apply(variables, SOURCE, LENGTHS, method="encode"), 7, method="init_cache")
-    for t in range(INPUTS.shape[1]):
-        found, cache = module.apply(variables, INPUTS[:, t], cache, edits, method="step")
-        np.testing.assert_allclose(found, taught[:, t], rtol=2e-4, atol=2e-4)
+def test_word_by_word_heads_are_not_replaced(name, part):
+    module, variables = trained(name)
+    edit = Edit(replaced=jnp.ones((1, 1), bool), **{part: jnp.ones((1, 3, 1, 1, 5))})
+    with pytest.raises(ValueError, match=r"edits\['cross'\]: word by word a head can have a gate alone"):
+        jax.eval_shape(lambda edit: stepped(module, variables, {"cross": edit}), edit)

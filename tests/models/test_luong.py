@@ -60,14 +60,14 @@ def encoded(model, p, source):
     return memory, final
 
 
-def score(model, p, h, s, place):
+def score(model, p, h, s, position):
     if model.score == "dot":
         return h @ s
     if model.score == "bilinear":
         return h @ p["matrix"] @ s
     if model.score == "concat":
         return np.tanh(np.concatenate([h, s]) @ p["w"]) @ p["w_v"]
-    return h @ p["w"][:, place]
+    return h @ p["w"][:, position]
 
 
 def aligned(model, p, h, memory, t):
@@ -76,14 +76,14 @@ def aligned(model, p, h, memory, t):
     if model.span == "local_p":
         centre = len(memory) * sigmoid(np.tanh(h @ p["w_p"]) @ p["v_p"])
     weights = np.zeros(len(memory))
-    for place, s in enumerate(memory):
-        if model.span == "global" or abs(place - centre) <= model.window:
-            weights[place] = np.exp(score(model, p, h, s, place))
+    for position, s in enumerate(memory):
+        if model.span == "global" or abs(position - centre) <= model.window:
+            weights[position] = np.exp(score(model, p, h, s, position))
     if weights.sum() > 0:
         weights /= weights.sum()
     if model.span == "local_p":
         sigma = model.window / 2
-        weights *= [np.exp(-((place - centre) ** 2) / (2 * sigma**2)) for place in range(len(memory))]
+        weights *= [np.exp(-((position - centre) ** 2) / (2 * sigma**2)) for position in range(len(memory))]
     return weights
 
 

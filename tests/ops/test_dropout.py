@@ -58,8 +58,8 @@ def test_rows_and_columns_drop_as_often_as_independent_ones_would():
 
 def test_every_bit_is_fair():
     bits = np.asarray(hashed(jax.random.key(0), (256, 256)))
-    for place in range(32):
-        assert abs(((bits >> place) & 1).mean() - 0.5) < 2.5 / 256
+    for bit in range(32):
+        assert abs(((bits >> bit) & 1).mean() - 0.5) < 2.5 / 256
 
 
 def test_a_block_draws_the_part_of_the_whole_that_it_is():

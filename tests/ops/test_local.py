@@ -33,9 +33,9 @@ def test_nothing_outside_the_window_or_the_sentence_is_read():
     mask = valid_lens_mask(jnp.array([[9, 6, 1]] * 2), 9)
     _, weights = local(CENTRE, 2, mask)
     for index in np.ndindex(2, 3, 5):
-        for place in range(9):
-            inside = abs(place - CENTRE[index]) <= 2 and place < (9, 6, 1)[index[1]]
-            assert (weights[(*index, place)] > 0) == inside
+        for key in range(9):
+            inside = abs(key - CENTRE[index]) <= 2 and key < (9, 6, 1)[index[1]]
+            assert (weights[(*index, key)] > 0) == inside
 
 
 def test_the_gaussian_gives_a_gradient_to_the_centre():

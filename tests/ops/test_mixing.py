@@ -17,9 +17,9 @@ def test_a_convolution_is_its_sum(random, size, dilation, is_causal):
     centre = size - 1 if is_causal else size // 2
     for i in range(9):
         for j in range(size):
-            place = i + (j - centre) * dilation
-            if 0 <= place < 9:
-                expected[:, i] += x[:, place] @ kernel[j]
+            index = i + (j - centre) * dilation
+            if 0 <= index < 9:
+                expected[:, i] += x[:, index] @ kernel[j]
     found = jax.jit(convolution, static_argnames=("dilation", "is_causal"))(
         jnp.float32(x), jnp.float32(kernel), dilation=dilation, is_causal=is_causal
     )

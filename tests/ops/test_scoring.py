@@ -36,7 +36,7 @@ ORACLES = {
     "zero": lambda q, k: 0.0,
 }
 TWO_SIZES = {"bilinear", "additive", "concat"}
-PAIRWISE = [name for name in SCORES if name != "location"]  # which looks at a key's place
+PAIRWISE = [name for name in SCORES if name != "location"]  # which looks at a key's position
 
 
 def inputs(name, batch=(2, 3), dtype=jnp.float32):

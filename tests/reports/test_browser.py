@@ -47,7 +47,7 @@ def dom_of(page, folder, *flags):
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
 @pytest.mark.parametrize(("columns", "wide"), [(5, 0), (8, 0), (30, 1)])
 def test_a_table_of_many_estimates_fits_a_laptop_whose_intervals_go_under_their_means(tmp_path, columns, wide):
-    row = [Estimate(place + 0.2345, place + 0.1234, place + 0.3456) for place in range(columns)]
+    row = [Estimate(index + 0.2345, index + 0.1234, index + 0.3456) for index in range(columns)]
     table = Table("t", ("setting", *map(str, range(columns))), [("randomized_sinusoidal", *row)] * 2)
     page = render("Wide", [table], [], "").replace("</head>", f"{WIDTHS}</head>")
     assert f'<pre id="seen">2 {wide}</pre>' in dom_of(page, tmp_path, "--window-size=1280,800")

@@ -48,7 +48,7 @@ def test_a_figure_is_a_png_and_beside_it_a_pdf(tmp_path):
 
 
 def test_a_name_has_the_same_colour_wherever_it_is_drawn_and_no_two_names_look_alike():
-    names = [f"setting {place}" for place in range(25)]
+    names = [f"setting {index}" for index in range(25)]
     palette = colours(names)
     assert colours([*names, *names]) == palette
     assert len({tuple(line_style(palette, name).values()) for name in names}) == len(names)
@@ -67,8 +67,8 @@ def test_a_series_that_a_panel_lacks_takes_no_colour_from_another(tmp_path, draw
 @pytest.mark.parametrize("count", [1, 4, 9, 30])
 def test_a_legend_is_no_wider_than_its_figure(tmp_path, count):
     figure, axes = new_figure(1, 1, 6.4, 5)
-    for place in range(count):
-        axes[0, 0].plot([0, 1], label=f"a long name of setting {place}")
+    for index in range(count):
+        axes[0, 0].plot([0, 1], label=f"a long name of setting {index}")
     legend(figure, axes.flat)
     figure.canvas.draw()
     box = figure.legends[0].get_window_extent()
@@ -84,7 +84,7 @@ def test_heatmaps_are_drawn_for_any_grid(tmp_path):
 
 @pytest.mark.parametrize("lengths", [[(2, 3), (5, 6), (3, 9), (4, 4)], [(40, 12), (3, 50)], [(90, 90)]])
 def test_maps_between_words_have_square_cells_of_one_size_and_labels_that_do_not_overlap(tmp_path, drawn, lengths):
-    words = [f"word{place}" for place in range(90)]
+    words = [f"word{index}" for index in range(90)]
     maps = [WordMap(np.eye(q, k), words[:q], words[:k], f"setting {q}, of {k} words") for q, k in lengths]
     word_maps(maps, tmp_path / "m.png", "c", columns=3, xlabel="source", ylabel="translation")
     figure = drawn[0]
@@ -136,22 +136,24 @@ def test_a_model_with_cross_attention_alone_has_one_figure(tmp_path):
 def test_a_loop_is_cut_to_two_turns_with_a_mark_of_how_many_more_there_were():
     assert cut_loops(["a", "b", "c"]) == ([0, 1, 2], ["a", "b", "c"])
     assert cut_loops(["je", *["ne"] * 3, "dors"])[1] == ["je", *["ne"] * 3, "dors"]  # three times is no loop
-    places, labels = cut_loops(["je", *["ne"] * 9, "dors"])
-    assert places == [0, 1, 2, None, 10]
+    positions, labels = cut_loops(["je", *["ne"] * 9, "dors"])
+    assert positions == [0, 1, 2, None, 10]
     assert labels == ["je", "ne", "ne", "… 7 more", "dors"]
-    places, labels = cut_loops(list("xabcabcabcabcab"))
+    positions, labels = cut_loops(list("xabcabcabcabcab"))
     assert labels == ["x", *"abcabc", "… 2 more", "a", "b"]
-    assert places == [*range(7), None, 13, 14]
+    assert positions == [*range(7), None, 13, 14]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_cut_can_be_told_again_and_the_rest_is_in_order(seed):
     words = list(np.random.default_rng(seed).choice(list("ab"), 40))
-    places, labels = cut_loops(words)
-    kept = [place for place in places if place is not None]
+    positions, labels = cut_loops(words)
+    kept = [one for one in positions if one is not None]
     assert kept == sorted(set(kept))
-    assert [label for place, label in zip(places, labels, strict=True) if place is not None] == [words[p] for p in kept]
-    assert len(places) <= len(words)
+    assert [label for position, label in zip(positions, labels, strict=True) if position is not None] == [
+        words[p] for p in kept
+    ]
+    assert len(positions) <= len(words)
 
 
 def test_rows_of_a_cut_loop_are_blank_and_the_others_their_own():

@@ -1,6 +1,6 @@
-"""What a sweep calls its settings and tasks."""
+"""What a sweep calls its settings and their groups."""
 
-from attention_jax.reports.names import names_of, names_of_task, short_keys
+from attention_jax.reports.names import name_of_group, names_of, short_keys
 
 
 def test_a_setting_is_called_by_what_it_sets_with_the_keys_where_it_sets_more_than_one_value():
@@ -16,9 +16,9 @@ def test_a_setting_is_called_by_what_it_sets_with_the_keys_where_it_sets_more_th
 
 
 def test_a_task_is_called_by_its_value_with_the_keys_where_there_are_more():
-    assert names_of_task({}) == ""
-    assert names_of_task({"data.task": "copy"}) == "copy"
-    assert names_of_task({"data.task": "copy", "data.length": 16}) == "task copy, length 16"
+    assert name_of_group({}) == ""
+    assert name_of_group({"data.task": "copy"}) == "copy"
+    assert name_of_group({"data.task": "copy", "data.length": 16}) == "task copy, length 16"
 
 
 def test_a_key_is_called_by_as_much_of_it_as_tells_it_from_the_others():

@@ -100,8 +100,8 @@ def test_a_page_opens_with_what_is_said_and_figures_come_after_the_first_tables(
     tables = [Table("folded", ("x",), [(1,)], folded=True), *(Table(name, ("x",), [(1,)]) for name in "abc")]
     page = render("t", tables, [Figure(tmp_path / "f.png", "fig")], "{}", said=["so it is"], first=2, notes=["a note"])
     order = ("so it is", "<h2>a", "<h2>b", "data:image/png", "<h2>c", "a note", "<summary>folded", "<summary>Config")
-    places = [page.index(text) for text in order]
-    assert places == sorted(places)
+    indices = [page.index(text) for text in order]
+    assert indices == sorted(indices)
 
 
 def test_an_estimate_is_one_cell_which_sorts_by_its_mean():
@@ -140,10 +140,10 @@ def test_a_run_s_page_opens_with_what_was_done_headline_numbers_and_figures(tmp_
         *("<details><summary>Signatures, versions, code", "nrefs:1", "</details>"),
         *("<details><summary>Config", "</details>"),
     ]
-    places, shown = [], re.sub("</?span[^>]*>", "", page)
+    indices, shown = [], re.sub("</?span[^>]*>", "", page)
     for text in order:
-        places.append(shown.index(text, places[-1] if places else 0))
-    assert places == sorted(places)
+        indices.append(shown.index(text, indices[-1] if indices else 0))
+    assert indices == sorted(indices)
     head = page[page.index("<body>") : page.index("<details>")]
     assert "nrefs" not in head
     assert "versions.jax" not in head
@@ -172,6 +172,8 @@ def test_what_is_not_known_of_a_run_is_not_told():
     facts = facts_of(CONFIG, RESULT)
     assert facts["model"] == "transformer, width 32, 61,097 parameters"
     assert facts["training"] == "seeds 0, 1"
+    asked = {"model.kwargs.score": "cosine", "model.kwargs.normalize": "sigmoid"}
+    assert facts_of(CONFIG | asked, {})["model"] == "transformer, score cosine, normalize sigmoid, width 32"
     assert facts["cost"] == "1.92e+11 FLOPs a seed"
 
 

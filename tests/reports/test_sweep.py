@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from attention_jax.evaluation.comparison import Measured, compare, interval, places_of
+from attention_jax.evaluation.comparison import Measured, baselines_of, compare, interval
 from attention_jax.reports.extrapolation import length_curves, order_table
 from attention_jax.reports.figures import colours
 from attention_jax.reports.names import names_of
@@ -28,15 +28,15 @@ RATES, DROPOUTS, SIZES, SEEDS = (0.1, 0.2, 0.5), (0.0, 0.3), (8, 16), 4
 STEPS = [1, 2, 3]
 
 
-def answered(name, values, overrides, tasks=None, lost=()):
-    """An answer of values `[settings, seeds]`, of which the first setting of a task is the baseline."""
+def answered(name, values, overrides, groups=None, lost=()):
+    """An answer of values `[settings, seeds]`, of which the first setting of a group is the baseline."""
     named = names_of([{key: value for key, value in one.items() if key != "data.task"} for one in overrides])
-    tasks = tasks or [""] * len(named)
+    groups = groups or [""] * len(named)
     measured = [
-        Measured(*of, dict(enumerate(own)), (9,) * (place in lost))
-        for place, (*of, own) in enumerate(zip(named, tasks, values.tolist(), strict=True))
+        Measured(*of, dict(enumerate(own)), (9,) * (index in lost))
+        for index, (*of, own) in enumerate(zip(named, groups, values.tolist(), strict=True))
     ]
-    compared = compare(name, measured, places_of(measured, named[0]))
+    compared = compare(name, measured, baselines_of(measured, named[0]))
     settings = [
         Setting(one, {"cost.flops": 1e9 * (2 + n), "cost.parameters": 10.0}, [], curve(name, row), None, (f"cell{n}",))
         for n, (one, row) in enumerate(zip(overrides, values, strict=True))
@@ -65,8 +65,8 @@ def test_settings_come_best_first_with_intervals_in_one_column_and_compact_p_val
     table = settings_table([answered("validation.loss", values, overrides)])
     assert table.columns == ("learning_rate", "validation.loss", "", "difference", "p, Holm")
     order = np.argsort(values.mean(1))
-    assert [row[0] for row in table.rows] == [RATES[place] for place in order]
-    assert [row[1] for row in table.rows] == [Estimate(*interval("validation.loss", values[place])) for place in order]
+    assert [row[0] for row in table.rows] == [RATES[index] for index in order]
+    assert [row[1] for row in table.rows] == [Estimate(*interval("validation.loss", values[index])) for index in order]
     assert table.best == {(0, 1)}
     baseline = next(row for row in table.rows if "baseline" in row[2])
     assert baseline[3:] == (None, None)
@@ -118,6 +118,23 @@ def test_a_difference_that_is_shown_is_said_so_and_one_that_is_not_too():
     assert "1; 2 share the best" in said([answered("test.loss", apart[[0, 0]], overrides)])[0]
     assert "none is called the best" in said([answered("test.loss", apart, overrides, lost=(0, 1))])[0]
     assert "without a test" in said([answered("test.loss", apart[:, :1], overrides)])[0]
+
+
+def test_perplexities_are_told_by_ratios_which_a_note_explains():
+    overrides = [{"a": 1}, {"a": 2}]
+    perplexities = np.array([[20.0, 21.0, 22.0, 23.0], [10.0, 10.5, 11.1, 11.5]])
+    answer = answered("test.perplexity", perplexities, overrides)
+    table = settings_table([answer])
+    assert table.columns == ("a", "test.perplexity", "", "ratio", "p, Holm")
+    assert str(table.rows[0][3]).startswith("×0.501")
+    assert "Its ratio to the baseline (1) is ×0.501" in said([answer])[0]
+    assert "], shown (p <.001, Holm)." in said([answer])[0]
+    (of_ratios,) = difference_tables([answer])
+    assert (of_ratios.title, of_ratios.columns[1]) == ("test.perplexity: ratios to the baseline", "ratio")
+    assert any(note.startswith("A ratio is") for note in notes_of([answer]))
+    plain = answered("test.loss", perplexities, overrides)
+    assert not any(note.startswith("A ratio") for note in notes_of([plain]))
+    assert "By other metrics: test.perplexity 10.78 [9.77, 11.88], ratio ×0.501" in said([plain, answer])[0]
 
 
 def test_a_pivot_of_two_factors_has_each_setting_as_the_table_has_it(random):
@@ -176,13 +193,14 @@ def test_a_level_of_which_a_seed_was_lost_is_never_the_best(random):
     assert not {(1, 2), (4, 2)} & {*effects.best}
 
 
-def test_tasks_are_columns_each_with_its_own_best(random):
+def test_groups_are_columns_each_with_its_own_best(random):
     values, overrides = grid(random, RATES, low=0.0)
     doubled = [{**one, "data.task": task} for task in ("copy", "sort") for one in overrides]
     both = np.concatenate([values, 1 - values])
     answer = answered("area.token_accuracy", both, doubled, ["copy"] * 3 + ["sort"] * 3)
     (table,), notes = grid_tables([answer], ("data.task",))
     assert notes == []
+    assert table.title == "area.token_accuracy by task"
     assert table.columns == ("setting", "copy", "sort")
     assert table.best == {(np.argmax(values.mean(1)), 1), (np.argmin(values.mean(1)), 2)}
     assert [line.partition(":")[0] for line in said([answer])] == ["copy", "sort"]
@@ -216,7 +234,7 @@ def test_a_setting_has_one_colour_in_all_figures(random, drawn, tmp_path):
     for stem in ("curves", "pareto"):
         lines = {line.get_label(): line.get_color() for line in drawn[stem].axes[0].lines}
         assert {name: lines[name] for name in names} == palette
-    best_last = [names[place] for place in np.argsort(-values.mean(1))]
+    best_last = [names[index] for index in np.argsort(-values.mean(1))]
     dots = [line for line in drawn["settings"].axes[0].lines if line.get_marker() == "o"]
     assert [dot.get_color() for dot in dots] == [palette[name] for name in best_last]
     assert {line.get_color() for line in drawn["slices"].axes[0].lines} == {"grey", *palette.values()}
@@ -265,7 +283,7 @@ def test_a_band_of_one_seed_is_its_line(tmp_path, drawn):
     assert drawn["l"].axes[0].get_ylim()[0] > -0.1
 
 
-def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_task_in_bold():
+def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_group_in_bold():
     rows = [
         {"setting": "a", "mean": 3.0, "low": 2.0, "high": 4.0, "difference": {"mean": 1.0, "low": 0.5, "high": 1.5}},
         {"setting": "b", "mean": 2.0, "low": 1.0, "high": 3.0, "p_seeds": 0.04},
@@ -278,3 +296,6 @@ def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_t
         ("two", "b", Estimate(9.0), None, None),
     ]
     assert table.best == {(0, 2)}
+    of_ratios = order_table({"one": [rows[0] | {"ratio": {"mean": 0.5}}]}, ["one"], "t", "setting", "perplexity", "b")
+    assert (of_ratios.columns[3], str(of_ratios.rows[0][3])) == ("ratio", "×0.5")
+    assert of_ratios.note.endswith("Ratios are to b.")

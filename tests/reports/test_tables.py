@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from attention_jax.reports.page import Estimate, PValue, Table
+from attention_jax.reports.page import Estimate, PValue, Ratio, Table
 from attention_jax.reports.tables import WIDTH, as_csv, as_latex, as_markdown, escape, write_tables
 
 THIRD = 1 / 3
@@ -47,6 +47,13 @@ def test_latex_has_the_best_in_bold_ties_and_all_with_small_intervals_and_its_ca
     assert all(line.endswith(r"\\") for line in body)
 
 
+def test_a_ratio_is_told_from_a_difference_in_every_kind_of_table():
+    table = Table("t", ("setting", "ratio"), [("a", Ratio(1.052, 1.021, 1.09))])
+    assert "| a       | ×1.052 [1.021, 1.090] |" in as_markdown(table)
+    assert r"a & $\times$1.052 {\scriptsize [1.021, 1.090]} \\" in as_latex(table)
+    assert as_csv(table) == [["setting", "ratio", "ratio low", "ratio high"], ["a", 1.052, 1.021, 1.09]]
+
+
 def test_every_special_letter_is_escaped_once():
     assert escape(r"a_b%c&d#e$f{g}\h") == r"a\_b\%c\&d\#e\$f\{g\}\textbackslash{}h"
     assert escape("x^2~<>") == r"x\textasciicircum{}2\textasciitilde{}$<$$>$"
@@ -77,8 +84,8 @@ def test_what_is_folded_is_in_files_of_its_own_and_not_in_what_a_terminal_shows(
     folded, other = (Table(name, ("x",), [(1.5,)], folded=name == "all p-values") for name in ("all p-values", "costs"))
     write_tables(TABLE, [folded, other], tmp_path, ["It is so."], ["A last word."])
     text = (tmp_path / "table.md").read_text()
-    places = [text.index(part) for part in ("It is so.", "learning_rate & loss", "A note.", "costs", "A last word.")]
-    assert places == sorted(places)
+    indices = [text.index(part) for part in ("It is so.", "learning_rate & loss", "A note.", "costs", "A last word.")]
+    assert indices == sorted(indices)
     assert "all p-values" not in text
     assert (tmp_path / "tables" / "all_p_values.csv").read_text() == "x\n1.5\n"
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {

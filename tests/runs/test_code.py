@@ -1,11 +1,15 @@
 """Code is told by what it says, and a run's by what it imports."""
 
 import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
+from support import ROOT
 
 from attention_jax.runs import code
 from attention_jax.runs.provenance import provenance
+from attention_jax.runs.source import read_source
 
 
 def forget():
@@ -14,22 +18,25 @@ def forget():
     code.code_of.cache_clear()
 
 
+FILES = {
+    "launch.py": "",
+    "loose.py": "z = 1\n",
+    "lab/__init__.py": "",
+    "lab/one.py": "from lab import two\nfrom attention_jax.ops import scoring\nimport json\n",
+    "lab/two.py": '"""What it does."""\n\nx = 1\n',
+    "lab/three.py": "y = 1\n",
+}
+
+
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A repository of three modules, of which `experiments.one` imports the second; commits what is in it."""
-    files = {
-        "launch.py": "",
-        "experiments/__init__.py": "",
-        "experiments/one.py": "from attention_jax import two\n",
-        "attention_jax/__init__.py": "",
-        "attention_jax/two.py": '"""What it does."""\n\nx = 1\n',
-        "attention_jax/three.py": "y = 1\n",
-    }
-    for name, text in files.items():
+    """A repository, on the path, in which `lab.one` imports `lab.two`; and the commit of what is in it."""
+    for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(code, "ROOT", tmp_path)
     monkeypatch.setattr("attention_jax.runs.provenance.ROOT", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     forget()
 
     def git(*arguments):
@@ -45,69 +52,132 @@ def checkout(tmp_path, monkeypatch):
     forget()
 
 
+def own_files():
+    """The files of `lab.one`'s code that are not this package's."""
+    forget()
+    return {name for name in code.imported("lab.one") if not name.startswith("attention_jax")}
+
+
+def version():
+    forget()
+    return code.code_of("lab.one")
+
+
 def test_code_has_changed_where_what_the_run_imports_says_something_else(checkout):
     folder, commit = checkout
-    paths = code.imported("experiments.one")
-    assert "attention_jax/two.py" in paths
-    assert "attention_jax/three.py" not in paths
+    paths = own_files()
+    assert paths == {"lab/__init__.py", "lab/one.py", "lab/two.py"}
     assert code.changes(commit, paths) == []
-    (folder / "attention_jax/three.py").write_text("y = 2\n")  # which the run does not import
-    (folder / "attention_jax/two.py").write_text('"""What it does, said better."""\n\nx = 1  # one\n')
+    (folder / "lab/three.py").write_text("y = 2\n")  # which the run does not import
+    (folder / "lab/two.py").write_text('"""What it does, said better."""\n\nx = 1  # one\n')
     assert code.changes(commit, paths) == []
-    (folder / "attention_jax/two.py").write_text("x = 2\n")
-    assert code.changes(commit, paths) == ["attention_jax/two.py"]
+    (folder / "lab/two.py").write_text("x = 2\n")
+    assert code.changes(commit, paths) == ["lab/two.py"]
     assert code.changes("0" * 7, paths) is None
 
 
 def test_code_that_is_not_committed_is_no_commits(checkout):
     folder, commit = checkout
     assert provenance.__wrapped__()["code"] == {"commit": commit, "changed": False}
-    (folder / "experiments/mine.py").write_text("from attention_jax import three\n")
-    assert code.changes(commit, code.imported("experiments.mine")) == ["experiments/mine.py"]
+    (folder / "experiments").mkdir()
+    (folder / "experiments/mine.py").write_text("x = 1\n")
+    assert code.changes(commit, ["experiments/mine.py"]) == ["experiments/mine.py"]
     assert provenance.__wrapped__()["code"] == {"commit": commit, "changed": True}
 
 
 def test_a_version_is_of_what_the_modules_import_say_and_of_nothing_else(checkout):
     folder, _ = checkout
-    (folder / "attention_jax/reports").mkdir()
-    (folder / "attention_jax/reports/page.py").write_text("z = 1\n")
-    (folder / "experiments/one.py").write_text(
-        "from attention_jax import two\nfrom attention_jax.reports import page\n"
-    )
-
-    def version():
-        forget()
-        return code.code_of("experiments.one")
-
     first = version()
-    assert set(first.files) == {
-        "experiments/__init__.py",
-        "experiments/one.py",
-        "attention_jax/__init__.py",
-        "attention_jax/two.py",
-    }
-    (folder / "attention_jax/three.py").write_text("y = 2\n")
-    (folder / "attention_jax/reports/page.py").write_text("z = 2\n")  # which reads what runs have written
-    (folder / "attention_jax/two.py").write_text('"""Said better."""\n\nx = 1  # one\n')
+    assert {"lab/one.py", "lab/two.py", "attention_jax/__init__.py", "attention_jax/ops/scoring.py"} <= set(first.files)
+    assert not any(name.startswith("json") for name in first.files)
+    (folder / "lab/three.py").write_text("y = 2\n")
+    (folder / "lab/two.py").write_text('"""Said better."""\n\nx = 1  # one\n')
     assert version() == first
-    (folder / "attention_jax/two.py").write_text("x = 2\n")
+    (folder / "lab/two.py").write_text("x = 2\n")
     changed = version()
     assert changed.version != first.version
-    assert {path for path in first.files if first.files[path] != changed.files[path]} == {"attention_jax/two.py"}
+    assert {path for path in first.files if first.files[path] != changed.files[path]} == {"lab/two.py"}
 
 
-def test_an_experiment_outside_the_checkout_is_followed_into_its_own_package(tmp_path, monkeypatch):
-    (tmp_path / "mylab").mkdir()
-    (tmp_path / "mylab/__init__.py").write_text("")
-    (tmp_path / "mylab/study.py").write_text(
-        "import json\nfrom mylab import ours\nfrom attention_jax.ops import scoring\n"
-    )
-    (tmp_path / "mylab/ours.py").write_text("x = 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("from .three import y", "lab/three.py"),
+        ("from . import three", "lab/three.py"),
+        ("import loose", "loose.py"),
+        ("def f():\n    from loose import z", "loose.py"),
+        ("from parts.inner import deep", "parts/inner/deep.py"),
+        ("from parts.inner.deep import x", "parts/inner/deep.py"),
+    ],
+)
+def test_an_edit_of_what_a_users_module_imports_in_any_way_is_another_version(checkout, line, file):
+    folder, _ = checkout
+    (folder / "parts/inner").mkdir(parents=True)  # packages without __init__.py
+    (folder / "parts/inner/deep.py").write_text("x = 1\n")
+    (folder / "lab/one.py").write_text(f"{line}\n")
+    first = version()
+    assert file in first.files
+    (folder / file).write_text("other = 2\n")
+    assert version().version != first.version
+
+
+def test_a_part_of_this_package_that_is_used_and_not_imported_by_its_name_is_found(checkout):
+    folder, _ = checkout
+    (folder / "lab/one.py").write_text("import attention_jax as a\n\n\ndef f():\n    return a.ops.relative\n")
+    assert "attention_jax/ops/relative.py" in version().files
+
+
+def test_what_is_installed_and_what_is_pythons_is_not_followed(checkout, monkeypatch):
+    folder, _ = checkout
+    site = folder / ".venv/lib/python3/site-packages"
+    (site / "bought").mkdir(parents=True)
+    (site / "bought/__init__.py").write_text("")
+    monkeypatch.syspath_prepend(site)
+    (folder / "lab/one.py").write_text("import json\nimport bought\nimport jax.numpy\nimport nowhere\n")
+    assert own_files() == {"lab/__init__.py", "lab/one.py"}
+
+
+def test_the_file_is_the_one_that_python_runs(checkout, tmp_path_factory, monkeypatch):
+    """Both the working folder and the checkout have it: the first of the path runs."""
+    folder, other = checkout[0], tmp_path_factory.mktemp("other")
+    (other / "loose.py").write_text("z = 2\n")
+    (folder / "lab/one.py").write_text("import loose\n")
+    assert code.imported("lab.one")["loose.py"] == folder / "loose.py"
+    monkeypatch.syspath_prepend(other)
     forget()
-    files = code.code_of("mylab.study").files
-    assert {"mylab/study.py", "mylab/ours.py", "attention_jax/ops/scoring.py"} <= set(files)
-    assert not any(path.startswith("json") for path in files)
+    assert code.imported("lab.one")["loose.py"] == other / "loose.py"
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setitem(sys.modules, "loose", SimpleNamespace(__file__=str(other / "loose.py")))  # imported before
+    assert code.imported("lab.one")["loose.py"] == other / "loose.py"
+
+
+@pytest.mark.parametrize("name", ["nmt", "language_model", "kernel_regression"])
+def test_what_reads_or_starts_runs_is_no_code_of_theirs(name):
+    files = code.code_of(f"experiments.{name}", "attention_jax.sweeps.population").files
+    rooms = ("attention_jax/launcher/", "attention_jax/reports/", "attention_jax/sweeps/")
+    assert [path for path in files if path.startswith(rooms)] == ["attention_jax/sweeps/population.py"]
+    assert not [path for path in files if path.endswith("opened.py")]
+    assert {f"experiments/{name}.py", "attention_jax/runs/training.py"} <= set(files)
+
+
+def test_what_trains_the_cells_of_a_sweep_needs_nothing_else_of_its_room():
+    """It alone of the room is their code."""
+    text = (ROOT / "attention_jax/sweeps/population.py").read_text(encoding="utf-8")
+    assert not [name for name in read_source(text).imports if name.startswith("attention_jax.sweeps")]
+
+
+def test_a_result_is_told_from_todays_code_by_its_version_and_by_its_commit(checkout):
+    folder, commit = checkout
+    here = {"commit": commit, "changed": False, "version": version().version}
+    unnamed = {key: value for key, value in here.items() if key != "version"}  # of a cell, or of an older version
+    assert code.changed_since([here, unnamed], version()) == ""
+    (folder / "lab/two.py").write_text("x = 2\n")
+    for one in (here, unnamed):
+        assert code.changed_since([one], version()) == "changed since: lab/two.py"
+    for one in ({**here, "changed": True}, {**here, "commit": "", "changed": None}):
+        unknown = f"which files have changed since is not known ({here['version']} there, {version().version} now)"
+        assert code.changed_since([one], version()) == unknown
+    assert "not known (no commit there" in code.changed_since([{"commit": "", "changed": None}], version())
 
 
 def test_three_files_are_named_and_the_others_counted():

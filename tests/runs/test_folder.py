@@ -44,7 +44,7 @@ def test_another_config_is_refused_with_what_differs(tmp_path):
         keep(run)
     other = config(a={"b": 2, "c": (1, 3)})
     with (
-        pytest.raises(UserError, match=r"a.b: 1 there, 2 now; a.c: \[1, 2\] there, \[1, 3\] now.*another --workdir"),
+        pytest.raises(UserError, match=r"config.a.b: 1 there, 2 now; config.a.c: \[1, 2\] there, .*another --workdir"),
         open_once(tmp_path / "w", other),
     ):
         pass
@@ -233,5 +233,5 @@ def test_a_run_of_a_version_with_adam_alone_has_it_and_goes_on_though_its_defaul
     config.optimizer.b2 = OWN
     refuse_other(tmp_path, stored, config)
     config.optimizer.b1 = 0.8
-    with pytest.raises(UserError, match=r"\(optimizer.b1: 0.9 there, 0.8 now\)"):
+    with pytest.raises(UserError, match=r"\(config.optimizer.b1: 0.9 there, 0.8 now\)"):
         refuse_other(tmp_path, stored, config)

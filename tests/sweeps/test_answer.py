@@ -39,14 +39,14 @@ def test_a_step_that_a_seed_has_not_reached_is_not_on_the_curve():
 
 
 def rows_of(answer):
-    return [answer.settings[place].overrides["optimizer.learning_rate"] for place in answer.comparison.order]
+    return [answer.settings[index].overrides["optimizer.learning_rate"] for index in answer.comparison.order]
 
 
 def test_a_setting_that_lost_a_seed_is_never_best_and_comes_after_those_that_did_not(tmp_path):
     values = {1.0: {0: 0.1, 1: "diverged", 2: 0.1}, 0.5: {0: 0.4, 1: 0.5, 2: 0.6}, 0.1: {0: 0.8, 1: 0.9, 2: 0.9}}
     (answer,) = compare(sweep_of(tmp_path, values))
     assert rows_of(answer) == [0.5, 0.1, 1.0]
-    assert [answer.settings[place].overrides["optimizer.learning_rate"] for place in answer.comparison.best] == [0.5]
+    assert [answer.settings[index].overrides["optimizer.learning_rate"] for index in answer.comparison.best] == [0.5]
     assert answer.comparison.rows[0].value.mean == pytest.approx(0.1)  # it is told, and not hidden
 
 
@@ -93,6 +93,22 @@ def test_of_several_metrics_the_first_leads_and_all_are_in_its_order(tmp_path):
     }.items():
         with pytest.raises(UserError, match=message):
             compared(asked)
+
+
+def test_where_tokenizers_know_different_shares_of_a_text_what_is_measured_of_it_says_so(tmp_path):
+    sweep = sweep_of(tmp_path, {1.0: {0: 0.1, 1: 0.2}, 0.5: {0: 0.4, 1: 0.5}}, metric="validation.bits_per_byte")
+    names = [*sweep.plan.cells]
+
+    def noted(unknown):
+        for name in names:
+            path = sweep.cell(name) / "result.json"
+            split = {"unknown": unknown if name == names[0] else 0}
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"data": {"splits": {"validation": split}}}))
+        return [note for note in notes_of(compare(sweep)) if "do not know" in note]
+
+    assert noted(0) == []
+    (note,) = noted(12)
+    assert note.startswith("validation.bits_per_byte: some tokenizers do not know up to 12 tokens")
 
 
 def test_seeds_that_choose_at_rungs_are_not_reported_and_where_all_do_both_the_caption_says_so(tmp_path):
@@ -173,7 +189,7 @@ def test_a_rung_that_some_cell_has_not_reached_drops_nothing(tmp_path, capsys):
         '{"step": 10, "seconds": 1.0, "seed": 0, "validation.loss": 1.0}\n'
     )
     drop_worst(sweep, [first, second], 10)
-    assert "1 cells have not come so far, and nothing is dropped" in capsys.readouterr().err
+    assert "1 cells have not reached it: nothing is dropped" in capsys.readouterr().err
     assert not any(map(sweep.is_done, sweep.plan.cells))
 
 
@@ -204,7 +220,7 @@ def test_a_cell_of_which_a_seed_is_still_on_its_way_to_a_rung_is_not_ranked(tmp_
         (sweep.cell(name) / "result.json").unlink()
         (sweep.cell(name) / "metrics.jsonl").write_text('{"step": 10, "seed": 0, "seconds": 1, "validation.loss": 1}\n')
     drop_worst(sweep, [first, second], 10)
-    assert "1 cells have not come so far" in capsys.readouterr().err
+    assert "1 cells have not reached it" in capsys.readouterr().err
     assert not any(map(sweep.is_done, sweep.plan.cells))
 
 

@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.runs.config import flatten, nested
-from attention_jax.sweeps.cells import place_of, resolve
+from attention_jax.sweeps.cells import index_of, resolve
 from attention_jax.sweeps.matching import matched
 from attention_jax.sweeps.settings import without_settings
 
@@ -67,6 +67,9 @@ def test_a_cell_that_comes_twice_is_one():
     [
         ([], "the space is empty"),
         ([{}, {"optimizer.learning_rat": 1}], "no 'optimizer.learning_rat'. Did you mean 'optimizer.learning_rate'"),
+        ([{"optimizer.lr": 1}], "no 'optimizer.lr'. Did you mean 'optimizer.learning_rate'"),
+        ([{"lr": 1}], "no 'lr'. Did you mean 'optimizer.learning_rate'"),
+        ([{"seed": 1}], "no 'seed'. Did you mean 'seeds'"),
         ([{"model.layers": "two"}], "model.layers='two': the config has a int there"),
         ([{"model": 3}], "'model' is a section"),
         ([{"sweep.engine": "slurm"}], "no 'sweep.engine'"),
@@ -101,8 +104,10 @@ def test_where_nothing_is_within_a_hundredth_the_nearest_is_named():
 def test_a_baseline_may_have_commas_in_its_value():
     scaled = "rotary:scaling=ntk,factor=4"
     space = [{"model.positions": name, "data.task": task} for task in ("copy", "sort") for name in ("rotary", scaled)]
-    assert place_of(space, f"model.positions={scaled}") == 1
-    assert place_of(space, f"model.positions={scaled},data.task=sort") == 3
-    assert place_of(space, "data.task=sort,model.positions=rotary") == 2
-    with pytest.raises(UserError, match="no setting is that; the first is 'model.positions=rotary,data.task=copy'"):
-        place_of(space, "model.positions=rotary:scaling=ntk")
+    assert index_of(space, f"model.positions={scaled}") == 1
+    assert index_of(space, f"model.positions={scaled},data.task=sort") == 3
+    assert index_of(space, "data.task=sort,model.positions=rotary") == 2
+    with pytest.raises(
+        UserError, match="no setting has these values; the first has 'model.positions=rotary,data.task=copy'"
+    ):
+        index_of(space, "model.positions=rotary:scaling=ntk")

@@ -1,7 +1,12 @@
 """A sweep's folder."""
 
+import dataclasses
 import json
 
+import pytest
+from sweeper import sweep_of
+
+from attention_jax.launcher import experiments
 from attention_jax.sweeps.folder import stored_config
 
 
@@ -12,3 +17,14 @@ def test_a_sweep_of_a_version_with_fewer_settings_has_the_defaults_of_the_others
     assert (found.population.halving, found.population.rungs) == (0.5, (10,))
     assert (found.population.halving_seeds, found.population.across) == (0, False)
     assert (found.sweep.metric, found.sweep.baseline) == ("validation.loss", "")
+
+
+def test_a_program_takes_the_steps_of_its_config_or_what_the_experiment_says_and_no_default(tmp_path):
+    sweep = sweep_of(tmp_path, {1e-3: {0: 1.0}}, steps=30)
+    (program,) = sweep.plan.programs
+    assert sweep.steps(program) == 30
+    untrained = program._replace(config={"experiment": "kernel_regression"})
+    with pytest.raises(AttributeError, match="train"):
+        sweep.steps(untrained)
+    for name in ("kernel_regression", "sequence_layers"):
+        assert dataclasses.replace(sweep, experiment=experiments.load(name)).steps(untrained) == 1

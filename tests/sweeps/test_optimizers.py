@@ -21,8 +21,8 @@ def planned(space, workdir):
 def test_cells_that_differ_in_numbers_of_one_optimizer_share_a_program(tmp_path):
     adams = product([{"optimizer.name": "adam"}], grid("optimizer.b1", (OWN, 0.8)), grid("optimizer.eps", (1e-8, 1e-6)))
     others = product(zipped(grid("optimizer.name", ("sgd", "lion")), grid("optimizer.b2", (OWN, 0.99))))
-    groups = planned([*adams, *others], tmp_path).plan.groups
-    assert [(group.config["optimizer.name"], sum(map(len, group.waves))) for group in groups] == [
+    programs = planned([*adams, *others], tmp_path).plan.programs
+    assert [(program.config["optimizer.name"], sum(map(len, program.waves))) for program in programs] == [
         ("adam", 4),
         ("sgd", 1),
         ("lion", 1),

@@ -35,6 +35,14 @@ def test_cells_are_rows_with_their_overrides_seed_status_folder_and_every_metric
     assert json.loads((answered.path / "result.json").read_text())["cells"] == records_of(answered)
 
 
+def test_a_cell_that_gained_seeds_names_every_commit_that_made_it(tmp_path):
+    sweep = sweep_of(tmp_path, {1.0: {0: 0.1}})
+    path = sweep.cell(*sweep.plan.cells) / "result.json"
+    codes = [{"commit": "a", "changed": False}, {"commit": "", "changed": None}, {"commit": "b", "changed": True}]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"code": codes}))
+    assert [record["commit"] for record in records_of(sweep)] == ["a, b"]
+
+
 def test_a_seed_of_a_cell_of_several_has_its_own_numbers(tmp_path):
     sweep = sweep_of(tmp_path, {1.0: {0: 0.1}})
     (name,) = sweep.plan.cells

@@ -4,12 +4,14 @@ import json
 import logging
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
 from attention_jax.errors import UserError
 from attention_jax.training.checkpoints import Checkpoints
+from attention_jax.training.state import new_state
 
 LIKE = {"w": np.zeros((40, 5), np.float32), "step": np.zeros((), np.int32)}
 
@@ -42,13 +44,22 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_the_parts_of_a_state_have_the_names_in_a_checkpoint_that_they_always_had(tmp_path):
+    checkpoints = opened(tmp_path)
+    checkpoints.save(1, [new_state({"params": {"w": jnp.zeros(2)}}, {"m": jnp.zeros(2)})])
+    checkpoints.close()
+    paths = json.loads((tmp_path / "1" / "default" / "_METADATA").read_text())["tree_metadata"]
+    parts = {tuple(key["key"] for key in path["key_metadata"])[1] for path in paths.values()}
+    assert parts == {"step", "variables", "moments", "best", "window", "is_finite"}
+
+
 def test_a_flipped_byte_is_found_in_whichever_file_it_is(tmp_path, capfd):
     folder = saved(tmp_path, 10, 20)
     for path in sorted(path for path in (folder / "20").rglob("*") if path.is_file()):
         whole = path.read_bytes()
-        for place in np.linspace(0, len(whole) - 1, 6).astype(int):
+        for index in np.linspace(0, len(whole) - 1, 6).astype(int):
             damaged = bytearray(whole)
-            damaged[place] ^= 4
+            damaged[index] ^= 4
             path.write_bytes(damaged)
             step, (line,) = read(folder)
             assert step == 10

@@ -14,14 +14,15 @@ from attention_jax.evaluation.metrics import metric
 from attention_jax.ops.losses import squared_error
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.hyper import traced
-from attention_jax.training.loop import Hooks, Plan, Task, abstract_states, fit, trainer
+from attention_jax.training.loop import Hooks, Task, Timetable, abstract_states, fit, trainer
 from attention_jax.training.optimizer import OPTIMIZERS, Rule, new_moments, update
 from attention_jax.training.state import new_state
 from attention_jax.training.step import train_step
 
 X = jax.random.normal(jax.random.key(0), (40, 3))
 Y = X @ jnp.array([[1.0], [-2.0], [0.5]])
-PLAN = Plan(
+RULE = Rule("adam", "constant")
+TIMETABLE = Timetable(
     steps=30,
     steps_per_call=4,
     log_every=10,
@@ -29,7 +30,6 @@ PLAN = Plan(
     checkpoint_every=5,
     keep_last=2,
     best_by="validation.loss",
-    rule=Rule("adam", "constant"),
     height=metric("validation.loss").height,
 )
 
@@ -45,7 +45,7 @@ def loss(variables, batch, dropout, hyper):
     return squared_error(batch["x"] @ variables["params"]["w"], batch["y"] + noise), {}
 
 
-def call(seed, step, stop):
+def batches(seed, step, stop):
     steps = min(stop - step, 4, 10 - step % 10)
     rows = [np.random.default_rng((seed, step + i)).integers(0, 40, 8) for i in range(steps)]
     return {"x": X, "y": Y}, np.array(rows, np.int32)
@@ -58,13 +58,15 @@ def evaluate(variables):
 TASK = Task(
     init=lambda key: {"params": {"w": jax.random.normal(key, (3, 1))}},
     loss=loss,
-    call=call,
+    batches=batches,
     steps_per_epoch=10,
     evaluate=evaluate,
 )
 
 
-def run(folder, seeds=(0,), plan=PLAN, stop_after=None, task=TASK, rate=0.05, how="loop", until=None):
+def run(
+    folder, seeds=(0,), timetable=TIMETABLE, stop_after=None, task=TASK, rate=0.05, how="loop", until=None, rule=RULE
+):
     lines, done = [], [0]
 
     def advance(steps, items, loss):
@@ -80,11 +82,11 @@ def run(folder, seeds=(0,), plan=PLAN, stop_after=None, task=TASK, rate=0.05, ho
         on_not_finite=lambda member, step: lines.append((step, seeds[member], "not finite")),
     )
     rates = rate if isinstance(rate, tuple) else (rate,) * len(seeds)
-    trained = trainer(task, plan, how)
-    checkpoints = Checkpoints(folder, plan.keep_last, tell=lambda line: lines.append(line))
+    trained = trainer(task, timetable, rule, how)
+    checkpoints = Checkpoints(folder, timetable.keep_last, tell=lambda line: lines.append(line))
     restored = checkpoints.restore(trained.abstract(len(seeds)))
     states = restored[1] if restored else [trained.create(jax.random.key(seed), None) for seed in seeds]
-    hypers = [hyper(*member, plan.rule.optimizer) for member in zip(seeds, rates, strict=True)]
+    hypers = [hyper(*member, rule.optimizer) for member in zip(seeds, rates, strict=True)]
     states = fit(trained, hypers, states, checkpoints, hooks, until)
     checkpoints.close()
     return states, lines
@@ -105,7 +107,7 @@ def test_training_lowers_the_loss(unbroken):
 
 
 def test_a_line_is_logged_where_anything_is_due_at_every_epoch_s_end_and_after_the_last_step(tmp_path):
-    lines = run(tmp_path, plan=PLAN._replace(steps=32, log_every=8, evaluate_every=6, checkpoint_every=5))[1]
+    lines = run(tmp_path, timetable=TIMETABLE._replace(steps=32, log_every=8, evaluate_every=6, checkpoint_every=5))[1]
     due = [step for step in range(1, 33) if step == 32 or not all(step % n for n in (8, 6, 5, TASK.steps_per_epoch))]
     assert [step for step, *_ in lines] == due
     assert [step for step, _, values in lines if "validation.loss" in values] == [6, 12, 18, 24, 30, 32]
@@ -116,7 +118,7 @@ def test_a_line_is_logged_where_anything_is_due_at_every_epoch_s_end_and_after_t
 @pytest.mark.parametrize("stop_after", [4, 13, 21])
 def test_an_interrupted_run_goes_on_to_the_same_result_bit_by_bit(tmp_path, unbroken, stop_after):
     interrupted, before = run(tmp_path, stop_after=stop_after)
-    assert int(interrupted[0].step) < PLAN.steps
+    assert int(interrupted[0].step) < TIMETABLE.steps
     resumed, after = run(tmp_path)
     assert_equal(resumed, unbroken[0])
     assert before + after == unbroken[1]
@@ -125,11 +127,11 @@ def test_an_interrupted_run_goes_on_to_the_same_result_bit_by_bit(tmp_path, unbr
 @pytest.mark.parametrize("steps_per_call", [1, 3])
 def test_how_many_steps_a_call_runs_changes_nothing(tmp_path, unbroken, steps_per_call):
     def short(seed, step, stop):
-        table, rows = call(seed, step, stop)
+        table, rows = batches(seed, step, stop)
         return table, rows[:steps_per_call]
 
-    plan = PLAN._replace(steps_per_call=steps_per_call)
-    assert_equal(run(tmp_path, plan=plan, task=TASK._replace(call=short))[0], unbroken[0])
+    timetable = TIMETABLE._replace(steps_per_call=steps_per_call)
+    assert_equal(run(tmp_path, timetable=timetable, task=TASK._replace(batches=short))[0], unbroken[0])
 
 
 def test_a_member_of_a_population_equals_the_same_run_alone(tmp_path, unbroken):
@@ -139,12 +141,12 @@ def test_a_member_of_a_population_equals_the_same_run_alone(tmp_path, unbroken):
 
 
 def test_a_call_is_many_single_steps():
-    state = trainer(TASK, PLAN).create(jax.random.key(0), None)
+    state = trainer(TASK, TIMETABLE, RULE).create(jax.random.key(0), None)
     member = hyper(0)
     traced = {name: value for name, value in member.items() if name != "seed"}
-    step = jax.jit(functools.partial(train_step, loss, PLAN.rule))
-    for number in range(PLAN.steps):
-        (rows,) = call(0, number, number + 1)[1]
+    step = jax.jit(functools.partial(train_step, loss, RULE))
+    for number in range(TIMETABLE.steps):
+        (rows,) = batches(0, number, number + 1)[1]
         state, _ = step(state, {"x": X[rows], "y": Y[rows]}, traced)
     whole = run_states_without_checkpoints()
     np.testing.assert_allclose(state.variables["params"]["w"], whole.variables["params"]["w"], rtol=1e-4)
@@ -156,7 +158,7 @@ def run_states_without_checkpoints():
             pass
 
     hooks = Hooks(*[lambda *a: None] * 2, is_interrupted=lambda: False, on_not_finite=lambda *a: None)
-    trained = trainer(TASK, PLAN)
+    trained = trainer(TASK, TIMETABLE, RULE)
     return fit(trained, [hyper(0)], [trained.create(jax.random.key(0), None)], Nowhere(), hooks)[0]
 
 
@@ -188,7 +190,7 @@ def test_a_steps_time_leaves_out_what_compiles_and_an_evaluation_compiles_nothin
         seen.append((step, values["train.step_seconds"]))
 
     hooks = Hooks(log, lambda *a: None, is_interrupted=lambda: False, on_not_finite=lambda *a: None)
-    trained = trainer(TASK._replace(loss=slow_to_trace), PLAN)
+    trained = trainer(TASK._replace(loss=slow_to_trace), TIMETABLE, RULE)
     checkpoints = Checkpoints(tmp_path, 1, tell=print)
     fit(trained, [hyper(0)], [trained.create(jax.random.key(0), None)], checkpoints, hooks)
     checkpoints.close()
@@ -235,7 +237,7 @@ def test_where_no_checkpoint_can_be_read_nothing_starts_over_in_silence(tmp_path
 
 def explode(variables, batch, dropout, hyper):
     sums, other = loss(variables, batch, dropout, hyper)
-    is_due = jnp.sum(jnp.abs(batch["x"])) == jnp.sum(jnp.abs(X[call(0, 16, 17)[1][0]]))  # seed 0's batch of step 17
+    is_due = jnp.sum(jnp.abs(batch["x"])) == jnp.sum(jnp.abs(X[batches(0, 16, 17)[1][0]]))  # seed 0's batch of step 17
     return jax.tree.map(lambda a: jnp.where(is_due, jnp.nan, a), sums), other
 
 
@@ -259,10 +261,10 @@ def test_a_member_that_is_not_finite_is_left_there_and_the_others_go_on(tmp_path
 def test_members_side_by_side_are_what_each_is_alone_to_rounding(tmp_path, seeds):
     rates = (0.05, 0.01, 0.1, 0.02)[: len(seeds)]
     members, lines = run(tmp_path / "all", seeds=seeds, rate=rates, how="vmap")
-    for place, (seed, rate) in enumerate(zip(seeds, rates, strict=True)):
+    for index, (seed, rate) in enumerate(zip(seeds, rates, strict=True)):
         (alone,), own = run(tmp_path / str(seed), seeds=(seed,), rate=rate)
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), members[place], alone)
-        mine = [line for line in lines if line[1] == seeds[place]]
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), members[index], alone)
+        mine = [line for line in lines if line[1] == seeds[index]]
         assert [line[:2] for line in mine] == [line[:2] for line in own]
 
 
@@ -280,12 +282,12 @@ def test_training_can_stop_at_a_rung_and_go_on_to_the_same_end(tmp_path, unbroke
 
 
 def test_clipping_and_weight_decay_follow_their_formula():
-    state = trainer(TASK, PLAN).create(jax.random.key(0), None)
+    state = trainer(TASK, TIMETABLE, RULE).create(jax.random.key(0), None)
     state = state._replace(variables={"params": {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}})
     params = state.variables["params"]
     gradients = {"w": jnp.full((3, 1), 3.0), "b": jnp.full(1, 3.0)}
     numbers = {**hyper(0), "weight_decay": 0.1, "clip_norm": 1.0}
-    new, _, seen = update(gradients, new_moments(params, "adam"), params, jnp.int32(0), numbers, PLAN.rule)
+    new, _, seen = update(gradients, new_moments(params, "adam"), params, jnp.int32(0), numbers, RULE)
     assert float(seen["gradient_norm"]) == pytest.approx(6)
     np.testing.assert_allclose(new["b"], 1 - 0.05, rtol=1e-4)  # Adam's first step is the sign
     np.testing.assert_allclose(new["w"], 1 - 0.05 * 1.1, rtol=1e-4)  # and a matrix decays
@@ -307,7 +309,7 @@ def test_parameters_may_be_kept_in_bfloat16(tmp_path):
 def moved(params, steps, rate, gradient=1.0):
     """Parameters, and the optimizer's state, after steps whose gradient is the same."""
     numbers = {**hyper(0, rate), "weight_decay": 0.0}
-    step = jax.jit(lambda params, moments: update(gradients, moments, params, jnp.int32(0), numbers, PLAN.rule)[:2])
+    step = jax.jit(lambda params, moments: update(gradients, moments, params, jnp.int32(0), numbers, RULE)[:2])
     gradients, moments = jax.tree.map(lambda param: jnp.full_like(param, gradient), params), new_moments(params, "adam")
     for _ in range(steps):
         params, moments = step(params, moments)
@@ -343,7 +345,7 @@ def test_a_run_of_bfloat16_parameters_learns_what_one_of_float32_does_and_resume
 
 def test_a_run_that_starts_from_other_variables_has_its_master_copy_of_them():
     variables = {"params": {"w": jnp.full((3, 1), 0.3, jnp.bfloat16)}}
-    state = trainer(TASK, PLAN).create(jax.random.key(0), variables)
+    state = trainer(TASK, TIMETABLE, RULE).create(jax.random.key(0), variables)
     np.testing.assert_array_equal(state.moments.master["w"], variables["params"]["w"].astype(jnp.float32))
 
 
@@ -387,10 +389,10 @@ def test_checkpoints_stay_with_their_vocabulary_and_a_kill_before_the_first_leav
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in ("adam", "adamw")])
 def test_every_optimizer_learns_and_resumes_bit_by_bit(tmp_path, name):
-    plan = PLAN._replace(rule=Rule(name, "constant"))
+    rule = Rule(name, "constant")
     rate = 0.3 if name == "muon" else 0.05  # its steps are as long as `rms` times the rate
-    whole, _ = run(tmp_path / "whole", plan=plan, rate=rate)
-    run(tmp_path / "cut", plan=plan, stop_after=13, rate=rate)
-    assert_equal(run(tmp_path / "cut", plan=plan, rate=rate)[0], whole)
+    whole, _ = run(tmp_path / "whole", rule=rule, rate=rate)
+    run(tmp_path / "cut", rule=rule, stop_after=13, rate=rate)
+    assert_equal(run(tmp_path / "cut", rule=rule, rate=rate)[0], whole)
     start, end = (evaluate(found)["validation.loss"] for found in (TASK.init(jax.random.key(0)), whole[0].variables))
     assert end < start / 2

@@ -1,18 +1,27 @@
 """Every optimizer against its paper's loop in NumPy float64; its numbers are arguments; its copies are exact."""
 
 import functools
+import re
+from fnmatch import fnmatch
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from translators import NAMES, build, fresh
+from translators import INPUTS, LENGTHS, NAMES, SOURCE, build
 
+from attention_jax.models import TRANSLATORS
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.transformer import Transformer
+from attention_jax.ops.normalizing import BUILDERS as NORMALIZERS
+from attention_jax.ops.positions import BUILDERS, ENCODINGS
+from attention_jax.ops.scoring import SCORES
 from attention_jax.training.cost import flops
 from attention_jax.training.hyper import settled, traced
 from attention_jax.training.optimizer import OPTIMIZERS, Rule, WithMaster, is_hidden, new_moments, update
-from configs.nmt import OPTIMIZER
+from configs.nmt import MODELS, OPTIMIZER
+from configs.positional_encoding import get_config
 
 DIFFERENT = [name for name in OPTIMIZERS if name != "adamw"]
 OTHER = {  # numbers that are no default
@@ -43,7 +52,7 @@ def numbers_of(name, **changed):
 
 
 def gradient(params):
-    """Of Σ (θ − 1)² (1 + i mod 3) / 2 over a parameter's places i."""
+    """Of Σ (θ − 1)² (1 + i mod 3) / 2 over a parameter's indices i."""
 
     def one(leaf):
         return (leaf - 1) * (1 + np.arange(leaf.size).reshape(leaf.shape) % 3)
@@ -208,14 +217,80 @@ def test_an_update_costs_no_matrix_products_but_muons_newton_schulz_steps(name, 
     assert flops(step, jax.tree.map(jnp.float32, params), traced(numbers_of(name))) == products
 
 
+MATRICES = {  # of more axes than one, in whatever layer, by the optimizer that Muon gives them
+    "muon": (
+        *("*attention/query", "*attention/key", "*attention/value", "*attention/out"),
+        *("feed_forward/hidden/kernel", "feed_forward/gate/kernel", "feed_forward/out/kernel"),
+        *("w_i", "w_h", "bridge/kernel", "bridge_cell/kernel", "readout/kernel", "w_c", "w_key", "w_p"),
+        "mixer/kernel",
+    ),
+    "adam": (
+        *("embedding/embedding", "source_embedding/embedding", "target_embedding/embedding", "logits/kernel"),
+        *("*encoding/table", "*encoding/keys", "*encoding/values", "*encoding/causal", "*encoding/both_ways"),
+        *("*encoding/hidden", "*encoding/out"),
+    ),
+}
+OF_SCORES = {  # and the matrices of each score
+    "bilinear": ("muon", ("matrix",)),
+    "additive": ("muon", ("w_q", "w_k")),
+    "concat": ("muon", ("w",)),
+    "location": ("adam", ("w",)),
+}
+
+
+def require_parts(params, score="scaled_dot"):
+    """Each matrix is where the tables say, by one line alone, and each vector is Adam's."""
+    found = set()
+    for path, hidden in jax.tree_util.tree_leaves_with_path(is_hidden(params)):
+        leaf = functools.reduce(lambda tree, key: tree[key.key], path, params)
+        named = "/".join(re.sub(r"_\d+", "", key.key) for key in path)
+        optimizer, own = OF_SCORES.get(score, ("", ()))
+        of_score = [optimizer] if named.rpartition("/")[2] in own and "encoding" not in named else []
+        lines = [name for name, lines in MATRICES.items() for line in lines if fnmatch(f"/{named}", f"*/{line}")]
+        expected = of_score + lines if leaf.ndim > 1 else ["adam"]
+        assert expected == ["muon" if hidden else "adam"], (named, expected, hidden)
+        found |= {named.rpartition("/")[2]}
+    assert set(OF_SCORES.get(score, ("", ()))[1]) <= found
+
+
+def shapes_of(module, *inputs):
+    return jax.eval_shape(module.init, jax.random.key(0), *inputs)["params"]
+
+
+def language_model(**changed):
+    section = get_config("smoke").model.to_dict() | {"vocabulary": 11, "backend": "reference"} | changed
+    return shapes_of(LanguageModel.of(**section), jnp.zeros((1, 3), jnp.int32))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_muon_leaves_embeddings_logits_encodings_and_vectors_of_every_translator_to_adam(name):
-    params = jax.eval_shape(lambda: fresh(build(name), jax.random.key(0)))["params"]
-    hidden = jax.tree_util.tree_leaves_with_path(is_hidden(params))
-    paths = ["/".join(key.key for key in path) for path, is_matrix in hidden if is_matrix]
-    left = ["/".join(key.key for key in path) for path, is_matrix in hidden if not is_matrix]
-    words = ("embedding", "encoding", "logits", "bias", "gain")
-    assert paths
-    assert not [path for path in paths if any(word in path for word in words)]
-    projections = [path for path in left if path.rpartition("/")[2] in ("query", "key", "value", "out", "w_i", "w_h")]
-    assert not [path for path in projections if "encoding" not in path]
+def test_muon_has_the_hidden_matrices_of_every_translator_and_adam_the_rest(name):
+    module = build(name, layers=2, encoder_layers=1, decoder_layers=1)
+    score = module.layer.score if isinstance(module, Transformer) else module.score * (module.attends != "never")
+    if name != "transformer, gaussian and bilinear":  # of two scores: each is tested below
+        require_parts(shapes_of(module, SOURCE, LENGTHS, INPUTS), score.partition(":")[0])
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", ["bahdanau", "luong_general", "transformer_book"])
+def test_muon_has_the_hidden_matrices_of_every_score(name, score):
+    sizes = {"embedding": 6, "hidden": 8, "layers": 1, "encoder_layers": 1, "decoder_layers": 1}
+    own = MODELS[name]["kwargs"] | {"score": score, "normalize": "sum" if score == "kernel" else "softmax"}
+    own |= {key: size for key, size in sizes.items() if key in own} | {"backend": "reference"}
+    make = TRANSLATORS[MODELS[name]["name"]]
+    require_parts(shapes_of(make(source_vocabulary=11, target_vocabulary=13, **own), SOURCE, LENGTHS, INPUTS), score)
+
+
+@pytest.mark.parametrize("changed", [
+    *({"positions": name} for name in ENCODINGS),
+    *({"normalize": name} for name in NORMALIZERS if name != "sum"),
+    *({"mixer": name} for name in ("window", "gru", "convolution")),
+    {"is_tied": False, "gated": True, "qk_norm": True, "norm": "rms"},
+], ids=str)  # fmt: skip
+def test_muon_has_the_hidden_matrices_of_every_language_model(changed):
+    require_parts(language_model(**changed))
+
+
+@pytest.mark.parametrize("name", [name for name in BUILDERS if "encoder" in ENCODINGS[name].sites])
+def test_muon_leaves_what_encodings_learn_to_adam_on_both_sides_of_the_text(name):
+    module = build("transformer_book", encoder_layers=1, decoder_layers=1)
+    require_parts(shapes_of(module.clone(encoder_positions=name), SOURCE, LENGTHS, INPUTS))

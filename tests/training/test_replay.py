@@ -22,20 +22,19 @@ def loss(variables, batch, dropout, hyper):
     return Sums(jnp.sum(jnp.square(distance)), jnp.float32(distance.size)), {}
 
 
-def call(seeds, x, watch):
+def advanced(seeds, x, watch):
     task = Task(lambda key: {"params": {"w": jnp.zeros((1, 1))}}, loss, None, 4, None)
-    plan = type("Plan", (), {"rule": Rule("adam", "constant")})
-    trained = trainer(task, plan)
+    trained = trainer(task, None, Rule("adam", "constant"))
     population = watched(trained, seeds).population if watch else trained.population
     states = [trained.create(jax.random.key(seed), None) for seed in seeds]
     hypers = [{**HYPER, "key": jax.random.key(seed)} for seed in seeds]
     tables = [{"x": jnp.asarray(column)[:, None]} for column in x]
-    return population.call(states, tables, [ROWS] * len(seeds), 4, hypers)
+    return population.advance(states, tables, [ROWS] * len(seeds), 4, hypers)
 
 
 def test_watched_steps_are_those_of_training_alone():
     x = [np.linspace(2.0, 3.0, 12, dtype=np.float32)] * 2
-    for one, other in zip(call((0, 1), x, True), call((0, 1), x, False), strict=True):
+    for one, other in zip(advanced((0, 1), x, True), advanced((0, 1), x, False), strict=True):
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
@@ -44,7 +43,7 @@ def test_the_failing_step_and_its_seed_are_named():
     bad = good.copy()
     bad[7] = -1.0  # the third step's
     with pytest.raises(UserError, match=r"seed 5, step 3: the loss is not finite; the first NaN is made by log \(.*\)"):
-        call((4, 5), [good, bad], True)
+        advanced((4, 5), [good, bad], True)
 
 
 def test_where_nothing_is_trained_step_by_step_there_is_nothing_to_watch():

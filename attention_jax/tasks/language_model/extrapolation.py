@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.evaluation.by_task import (
+from attention_jax.evaluation.by_group import (
     OfSeed,
     Scores,
     answer,
     gather,
+    groups_of,
     interval,
     measured_of,
     measures_of,
-    tasks_of,
 )
 from attention_jax.evaluation.comparison import ranks, shared_by_all
 from attention_jax.evaluation.extrapolation import area, kendall
@@ -44,7 +44,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     """Curves, mean reciprocal ranks and orders of settings, over seeds."""
     done = [cell for cell in cells if cell.result["status"] != "diverged"]
     lead, *others = done[0].result["curves"]
-    every = [(cell.setting, cell.task, cell.result) for cell in cells]
+    every = [(cell.setting, cell.group, cell.result) for cell in cells]
     scores = gather(every, lambda member: OfSeed(member["curves"], member["area"][lead]))
     baseline = cells[0].baseline
     result = answer(scores, baseline)
@@ -54,7 +54,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     tables = [_rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores)))]
     if f"area.{lead}" not in (config.sweep.metric or f"area.{lead}"):  # otherwise the sweep's own table has it
         title, height = f"{lead} {BEYOND}, by task", f"area of {lead}"
-        tables.append(order_table(result["orders"], tasks_of(scores), title, "encoding", height, baseline))
+        tables.append(order_table(result["orders"], groups_of(scores), title, "encoding", height, baseline))
     result["orders"]["published"] = published
     firsts: dict[str, FinishedCell] = {}
     for cell in done:

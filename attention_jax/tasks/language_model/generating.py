@@ -14,6 +14,7 @@ from attention_jax.decoding import sampling
 from attention_jax.decoding.greedy import Choose, Writing, likeliest, write
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.modules.attention import NO_EDITS, Edits
 from attention_jax.ops.cache import grown
 from attention_jax.tasks.language_model.model import draw_positions
 from attention_jax.training.state import Variables
@@ -31,12 +32,16 @@ class Drawing(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is to be written after a prompt: at most `tokens` tokens, fewer if `has_ends` and the text ends."""
+    """What is to be written after a prompt: at most `tokens` tokens, fewer if `has_ends` and the text ends.
+
+    `edits` are gates of heads.
+    """
 
     tokens: int
     has_ends: bool
     context: int  # the most tokens that are read; 0: all
     drawing: Drawing
+    edits: Edits = NO_EDITS
 
 
 class Generator:
@@ -57,7 +62,7 @@ class Generator:
         """The tokens after a prompt, a text for each key, in blocks; after a text's end there is padding.
 
         When `request.context` tokens have been read, only their later half is read again, and the rest is forgotten.
-        Raises UserError if the model has no room for the text, or cannot read token by token.
+        Raises UserError if the model has no room for the text, and ValueError if it cannot read token by token.
         """
         positions = self._positions(len(prompt), request)
         written = np.tile(np.array(prompt, np.int32), (len(keys), 1))
@@ -72,9 +77,8 @@ class Generator:
             room = _room(read + count, len(positions))
             if room > writing.cache.memory.shape[-1]:
                 writing = writing._replace(cache=grown(writing.cache, self._memory(positions, room, len(keys))))
-            outputs, writing = self._write(
-                variables, writing, keys, count, drawing=request.drawing, has_ends=request.has_ends
-            )
+            arguments = (variables, writing, keys, count, dict(request.edits))
+            outputs, writing = self._write(*arguments, drawing=request.drawing, has_ends=request.has_ends)
             block = np.asarray(outputs)[:, :count]
             yield block
             written, left = np.concatenate([written, block], axis=1)[:, -max(request.context, 1) :], left - count
@@ -87,7 +91,8 @@ class Generator:
         width = min(_room(max(read.shape[1], 1), len(positions)), len(positions))
         memory = self._memory(positions, _room(width, len(positions)), len(tokens))
         padded = np.pad(read, ((0, 0), (0, width - read.shape[1])))
-        cache = self._read(variables, padded, np.full(len(tokens), read.shape[1], np.int32), memory)
+        counts = np.full(len(tokens), read.shape[1], np.int32)
+        cache = self._read(variables, padded, counts, memory, dict(request.edits))
         return Writing(last, cache, jnp.zeros(len(tokens), bool), jnp.int32(chosen))
 
     def _positions(self, prompt: int, request: Request) -> np.ndarray:
@@ -107,16 +112,13 @@ class Generator:
     def _memory(self, positions: np.ndarray, room: int, batch: int) -> Int[Array, "batch room"]:
         return jnp.asarray(np.tile(positions[:room], (batch, 1)))
 
-    def _read_prompt(self, variables, tokens, counts, memory):
-        try:
-            cache: Any = self._model.apply(variables, memory, method="init_cache")
-        except ValueError as error:
-            raise UserError(f"--mode=generate: config.model.{error}") from None
-        read: Any = self._model.apply(variables, tokens, jnp.maximum(counts, 1), cache, method="extend")[1]
+    def _read_prompt(self, variables, tokens, counts, memory, edits):
+        cache: Any = self._model.apply(variables, memory, method="init_cache")
+        read: Any = self._model.apply(variables, tokens, jnp.maximum(counts, 1), cache, edits, method="extend")[1]
         return read._replace(cursor=counts)
 
-    def _write_block(self, variables, writing: Writing, keys, count, drawing: Drawing, has_ends: bool):
-        step = functools.partial(self._model.apply, variables, method="step")
+    def _write_block(self, variables, writing: Writing, keys, count, edits, drawing: Drawing, has_ends: bool):
+        step = functools.partial(self._model.apply, variables, edits=edits, method="step")
         never = (PAD, BOS, UNK) if has_ends else (PAD, BOS, UNK, EOS)
         choose = _choose(keys, drawing)
         return write(step, writing, BLOCK, choose, eos=EOS, pad=PAD, never=never, at_most=count)

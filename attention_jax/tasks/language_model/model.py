@@ -11,7 +11,7 @@ from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
-from attention_jax.tasks.sections import of_section
+from attention_jax.tasks.sections import of_section, types_of
 from attention_jax.training.state import Variables
 
 POSITIONS = 999  # folded into a step's key to draw positions
@@ -44,9 +44,9 @@ class Texts(NamedTuple):
 
 def build(config: ConfigDict, vocabulary: int, length: int) -> LanguageModel:
     """The model of `config.model`, for texts of up to `length` tokens. Raises UserError for values that do not fit."""
-    types = {name: jnp.dtype(config.precision[name]) for name in ("dtype", "param_dtype")}
+    fields = {"vocabulary": vocabulary, **config.model.to_dict(), **types_of(config)}
     with of_section("config.model"):
-        return LanguageModel.of(vocabulary=vocabulary, **with_backend(config.model.to_dict(), length), **types)
+        return LanguageModel.of(**with_backend(fields, length))
 
 
 def init(model: LanguageModel, key: Key[Array, ""]) -> Variables:

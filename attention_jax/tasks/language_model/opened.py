@@ -19,7 +19,7 @@ from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.model import draw_positions
 from attention_jax.tasks.language_model.session import Session
-from attention_jax.tasks.opened import Opened, Removed, size_of, without_each_head
+from attention_jax.tasks.opened import Opened, Removed, require_kind, sizes_of, without_each_head
 from attention_jax.training.state import Variables
 
 KIND = "decoder"  # of attention: the only one
@@ -57,19 +57,21 @@ class OpenedLanguageModel(Opened):
         """A text as one row of tokens."""
         return np.asarray(encode(self.text.tokenizer, text), np.int32)[None]
 
-    def generate(self, prompt: str = "", **asked: Any) -> str:
+    def generate(self, prompt: str = "", edits: Edits = NO_EDITS, **asked: Any) -> str:
         """A prompt and the text that follows it; `asked` are keys of `config.generate`, such as `tokens=100`.
 
-        Raises UserError for another key, and for a run without a text or without `config.generate`.
+        Raises UserError for another key, and for a run without a text or without `config.generate`; ValueError for
+        edits that are not gates.
         """
-        _ = self.text
         if "generate" not in self.config:
             raise UserError(f"{self.folder}: its config has no section generate, which says how a text is written.")
         config = ConfigDict(self.config.to_dict())
         if unknown := [key for key in asked if key not in config.generate]:
             raise UserError(f"generate({unknown[0]}=…): no such key. Choose of {', '.join(config.generate)}.")
         config.generate.update(asked)
-        return "".join(prompts.generate(self.session, config, self.variables, prompt))
+        prompts.require_writing(config)
+        _ = self.text
+        return "".join(prompts.generate(self.session, config, self.variables, prompt, self.edited(edits)))
 
     def example(self, length: int) -> Tokens:
         """A text that is not in the training data, of one of the lengths that are measured."""
@@ -77,18 +79,18 @@ class OpenedLanguageModel(Opened):
 
     def scores(self, tokens: Tokens, edits: Edits = NO_EDITS) -> Float[np.ndarray, "texts t-1"]:
         """Nats of every token after the first."""
-        return np.asarray(self._nats(self.variables, jnp.asarray(tokens), dict(edits)))
+        return np.asarray(self._nats(self.variables, jnp.asarray(tokens), self.edited(edits)))
 
     def attention(self, tokens: Tokens, edits: Edits = NO_EDITS) -> Heads:
         """What each head does: weights [texts, layers, heads, T, T], outputs [texts, layers, heads, T, F].
 
         Raises ValueError for a mixer that does not attend.
         """
-        return jax.device_get(self._attention(self.variables, jnp.asarray(tokens), dict(edits)))
+        return jax.device_get(self._attention(self.variables, jnp.asarray(tokens), self.edited(edits)))
 
     def without_each_head(self, tokens: Tokens) -> Removed:
         """The loss of texts without each head, beside the whole model's."""
-        layers, heads = size_of(self.model, self.variables, KIND, tokens[:1])
+        layers, heads = require_kind(self.sizes, KIND)
 
         def loss(variables, batch, edits):
             nats = self._nats(variables, batch["tokens"], edits)
@@ -96,6 +98,11 @@ class OpenedLanguageModel(Opened):
 
         batches = [(np.arange(len(tokens)), {"tokens": np.asarray(tokens)})]
         return without_each_head(loss, self.variables, batches, KIND, layers, heads)
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """How many layers and heads attention has, of the one kind, "decoder"."""
+        return sizes_of(self.model, self.variables, np.ones((1, 1), np.int32))
 
     @functools.cached_property
     def _nats(self) -> Any:

@@ -16,6 +16,7 @@ from attention_jax.data.text import Text
 from attention_jax.data.text_tokenizers import TextTokenizer, encode
 from attention_jax.data.tokenizers import EOS, PAD, UNK
 from attention_jax.errors import UserError
+from attention_jax.modules.attention import NO_EDITS, Edits
 from attention_jax.modules.mixers import ATTENTION
 from attention_jax.tasks.choosing import require_drawing
 from attention_jax.tasks.language_model.generating import Drawing, Generator, Request
@@ -39,21 +40,32 @@ def require_usable(asked: ConfigDict) -> None:
         raise UserError(f"config.generate.prompts={asked.prompts!r}: choose one of {', '.join(PROMPTS)}.")
 
 
-def generate(session: Session, config: ConfigDict, variables: Variables, text: str) -> Iterator[str]:
+def require_writing(config: ConfigDict) -> None:
+    """Raise UserError, before anything is read, for a model that cannot write, or not as `config.generate` asks."""
+    if config.model.mixer != ATTENTION:
+        raise UserError(
+            f"config.model.mixer={config.model.mixer!r}: does not write; only {ATTENTION!r} reads token by token."
+        )
+    require_usable(config.generate)
+
+
+def generate(
+    session: Session, config: ConfigDict, variables: Variables, text: str, edits: Edits = NO_EDITS
+) -> Iterator[str]:
     """Each prompt of a text with the text that follows it, in pieces as they are written; stderr gets the speed.
 
-    If there are several texts, each comes when it is complete, with a line between them. Raises UserError for values
-    that cannot be used, and for a prompt with a character that the model does not know.
+    If there are several texts, each comes when it is complete, with a line between them. Raises UserError for a prompt
+    with a character that the model does not know, and ValueError for edits that are not gates.
     """
-    require_usable(config.generate)
     source, pace = session.source, _Pace(session.generator)
     assert source.text is not None
     prompts = PROMPTS[config.generate.prompts](text) or [""]
     started = [_ids(source.text, prompt) for prompt in prompts]
+    request = request_of(config.generate, source.text)._replace(edits=edits)
     is_alone, between = len(prompts) * config.generate.samples == 1, ""
     for index, (prompt, ids) in enumerate(zip(prompts, started, strict=True)):
         keys = _keys(config.generate, index)
-        blocks = pace.timed(session.generator.blocks(variables, ids, keys, request_of(config.generate, source.text)))
+        blocks = pace.timed(session.generator.blocks(variables, ids, keys, request))
         if is_alone:
             yield from _ended(_pieces(prompt, blocks, source.text.tokenizer))
         else:

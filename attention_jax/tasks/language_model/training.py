@@ -16,7 +16,7 @@ def task_of(session: Session) -> Task:
     return Task(
         init=session.init,
         loss=session.loss,
-        call=session.source.batches,
+        batches=session.source.batches,
         steps_per_epoch=session.source.steps_per_epoch,
         evaluate=evaluate,
         is_table_shared=session.source.is_table_shared,

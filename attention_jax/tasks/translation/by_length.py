@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from attention_jax.evaluation.by_task import OfSeed, answer, gather, tasks_of
+from attention_jax.evaluation.by_group import OfSeed, answer, gather, groups_of
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.extrapolation import length_curves, order_table, panels
 
@@ -14,11 +14,16 @@ TASK = "translation"
 
 
 def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, palette: Mapping[str, str]) -> Conclusion:
-    """Curves of test BLEU by source length, and the order of settings by test BLEU unless the sweep has it already."""
+    """Curves of test BLEU by source length, and the order of settings by test BLEU unless the sweep has it already.
+
+    Nothing if settings that are compared count other tokens: theirs is not one BLEU.
+    """
     cells = [cell for cell in cells if cell.result["status"] == "diverged" or "test" in cell.result["members"][0]]
-    if all(cell.result["status"] == "diverged" for cell in cells):
+    counted = {(cell.group, cell.config.evaluate.bleu_tokens) for cell in cells}
+    is_one_bleu = len(counted) == len({group for group, _ in counted})
+    if not is_one_bleu or all(cell.result["status"] == "diverged" for cell in cells):
         return Conclusion({"orders": {}}, [], [])
-    scores = gather([(cell.setting, cell.task or TASK, cell.result) for cell in cells], _of_member)
+    scores = gather([(cell.setting, cell.group or TASK, cell.result) for cell in cells], _of_member)
     baseline = cells[0].baseline
     result = answer(scores, baseline)
     caption = "BLEU by the source's length, means over seeds in their 95% intervals."
@@ -26,7 +31,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     path = folder / "bleu_by_length.png"
     xlabel, ylabel = "words of the source", "test BLEU"
     figure = length_curves(drawn, None, path, xlabel=xlabel, ylabel=ylabel, caption=caption, palette=palette)
-    table = order_table(result["orders"], tasks_of(scores), "Test BLEU", "setting", "BLEU", baseline)
+    table = order_table(result["orders"], groups_of(scores), "Test BLEU", "setting", "BLEU", baseline)
     tables = [] if "test.bleu" in config.sweep.metric.replace(" ", "").split(",") else [table]
     return Conclusion(result, [figure], tables, leads=False)
 

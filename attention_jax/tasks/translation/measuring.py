@@ -14,10 +14,10 @@ from attention_jax.errors import UserError
 from attention_jax.evaluation.alignment import agreement, alignment_error_rate, coverage, entropy, monotonicity
 from attention_jax.evaluation.bleu import bleu_statistics
 from attention_jax.evaluation.translation import (
-    Splits,
+    BleuTokens,
     bleu_by_length,
     book_scores,
-    length_groups,
+    length_bins,
     losses,
     perplexity_by_length,
     row_losses,
@@ -69,19 +69,19 @@ def _measure_book(trained: Trained, known: Mapping[str, Reference]) -> dict[str,
 
 def measure_split(trained: Trained, split: Split, config: ConfigDict) -> SplitResult:
     """Loss over a split's pairs and BLEU over its sentences, both by length too; and how attention aligns words."""
-    programs, members, splits = trained.programs, trained.members, bleu_tokens(config)
+    programs, tokens = trained.programs, bleu_tokens(config)
     sources, references = [r.source for r in split.references], [r.targets for r in split.references]
     pairs = batches_of(trained, split.source, split.target)
     is_cut = (split.target.tokens[split.target.offsets[1:] - 1] != EOS).any()
     words = 0 if is_cut else sum(len(split_words(text)) + 1 for group in references for text in group)
     hypotheses = translate_texts(trained, sources)
-    rows, lengths = row_losses(functools.partial(programs.loss, members), pairs), [*map(_count_words, sources)]
-    groups = length_groups(lengths)
+    rows, lengths = row_losses(functools.partial(trained.apply, programs.loss), pairs), [*map(_count_words, sources)]
+    bins = length_bins(lengths)
     numbers = {
         **losses(rows, words),
-        **score_translations(hypotheses, references, splits),
-        "bleu_by_length": bleu_by_length(lengths, hypotheses, references, groups, splits),
-        "perplexity_by_length": perplexity_by_length(split.source_words, rows, groups),
+        **score_translations(hypotheses, references, tokens),
+        "bleu_by_length": bleu_by_length(lengths, hypotheses, references, bins, tokens),
+        "perplexity_by_length": perplexity_by_length(split.source_words, rows, bins),
         **(_alignment(align(trained, split.source, split.target), split) if programs.alignment else {}),
     }
     return SplitResult(numbers, hypotheses)
@@ -95,17 +95,17 @@ def training_nll(trained: Trained) -> float:
     split = trained.corpus.splits["train"]
     indices = np.linspace(0, len(split.source) - 1, min(SAMPLED, len(split.source))).astype(int)
     sides = (Sentences.join(side[index] for index in indices) for side in (split.source, split.target))
-    program = functools.partial(trained.programs.loss, trained.members)
+    program = functools.partial(trained.apply, trained.programs.loss)
     return losses(row_losses(program, batches_of(trained, *sides)), 0)["loss"]
 
 
 def sentence_scores(split: Split, hypotheses: Sequence[str], config: ConfigDict) -> dict[str, np.ndarray]:
     """The statistics from which `bleu` and `bleu_13a` are computed, a row for each sentence."""
-    references, splits = [r.targets for r in split.references], bleu_tokens(config)
+    references, tokens = [r.targets for r in split.references], bleu_tokens(config)
     rows = {"bleu_13a": bleu_statistics(hypotheses, references)}
-    if splits is None:
+    if tokens is None:
         return rows | {"bleu": rows["bleu_13a"]}
-    return rows | {"bleu": bleu_statistics(*spaced(hypotheses, references, splits[1]), tokenize="none")}
+    return rows | {"bleu": bleu_statistics(*spaced(hypotheses, references, tokens[1]), tokenize="none")}
 
 
 def _alignment(weights: Sequence[np.ndarray], split: Split) -> dict[str, float]:
@@ -122,7 +122,7 @@ def _alignment(weights: Sequence[np.ndarray], split: Split) -> dict[str, float]:
     return numbers
 
 
-def bleu_tokens(config: ConfigDict) -> Splits:
+def bleu_tokens(config: ConfigDict) -> BleuTokens:
     """The tokens that `bleu` counts, by name; None for sacreBLEU's own.
 
     Raises UserError for an unknown name, and if the library is not installed.

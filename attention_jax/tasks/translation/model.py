@@ -15,7 +15,7 @@ from attention_jax.models import TRANSLATORS
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
-from attention_jax.tasks.sections import of_section
+from attention_jax.tasks.sections import of_section, types_of
 from attention_jax.training.description import Description, description_of
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
@@ -25,8 +25,8 @@ def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) ->
     """The model that `config.model` names. Raises UserError for values that do not fit."""
     if config.model.name not in TRANSLATORS:
         raise UserError(f"config.model.name={config.model.name!r}: choose one of {', '.join(TRANSLATORS)}.")
-    kwargs: dict[str, Any] = {name: _dtype(config, name) for name in ("dtype", "param_dtype")}
-    kwargs |= {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary, **config.model.kwargs}
+    sizes = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
+    kwargs: dict[str, Any] = types_of(config) | sizes | config.model.kwargs.to_dict()
     if kwargs.get("shared") == "all" and not config.data.joint_vocabulary:
         raise UserError(
             "config.model.kwargs.shared='all': needs one vocabulary of both languages. Set "
@@ -75,7 +75,7 @@ def require_room(model: nn.Module, length: int) -> None:
     if model.room is not None and model.room < length:
         raise UserError(
             f"config.model.kwargs: the model has room for {model.room} tokens, and texts are padded to {length}. Train "
-            "with more: max_length of learned positions, score='location:longest=…'."
+            "with more: raise max_length for learned positions, or longest for score='location:longest=…'."
         )
 
 
@@ -88,9 +88,3 @@ def shifted(target):
     """The decoder's input before each word of the target; the end, which no word follows, becomes padding."""
     read = jnp.where(target == EOS, PAD, target)
     return jnp.concatenate([jnp.full_like(read[:, :1], BOS), read[:, :-1]], axis=1)
-
-
-def _dtype(config: ConfigDict, name: str) -> jnp.dtype:
-    if config.precision[name] not in ("float32", "bfloat16"):
-        raise UserError(f"config.precision.{name}={config.precision[name]!r}: choose float32 or bfloat16.")
-    return jnp.dtype(config.precision[name])

@@ -10,12 +10,11 @@ import jax
 import numpy as np
 
 from attention_jax.data.sentences import Sentences
-from attention_jax.data.tokenizers import PAD, Tokenizer
+from attention_jax.data.tokenizers import Tokenizer
 from attention_jax.errors import UserError
 from attention_jax.evaluation.translation import RowLosses, row_losses
 from attention_jax.modules.attention import NO_EDITS, Edits, Heads
-from attention_jax.ops.losses import Sums, cross_entropy
-from attention_jax.tasks.opened import Opened, Removed, size_of, without_each_head
+from attention_jax.tasks.opened import Opened, Removed, require_kind, sizes_of, without_each_head
 from attention_jax.tasks.translation.measuring import measure_split
 from attention_jax.tasks.translation.model import lengths_of, shifted
 from attention_jax.tasks.translation.session import Session
@@ -67,51 +66,60 @@ class OpenedTranslator(Opened):
         """The target's vocabulary."""
         return self.session.corpus.target
 
-    def translate(self, texts: Sequence[str]) -> list[str]:
-        """The translation of each text, as `config.evaluate` says."""
-        return translate_texts(self._trained, texts)
+    def translate(self, texts: Sequence[str], edits: Edits = NO_EDITS) -> list[str]:
+        """The translation of each text, as `config.evaluate` says. Raises ValueError for edits that are no gates."""
+        return translate_texts(self._with(edits), texts)
 
     def attention(
         self, texts: Sequence[str], targets: Sequence[str] | None = None, edits: Edits = NO_EDITS
     ) -> list[Attended]:
-        """What every head does with each text and its target; targets are the model's translations unless given."""
+        """What every head does with each text and its target.
+
+        Targets are the model's translations unless given, made without edits.
+        """
+        changes = self.edited(edits)
         targets = self.translate(texts) if targets is None else targets
         source, target = encode(self.source, texts), encode(self.target, targets)
         of_texts: dict[int, Attended] = {}
         for indices, batch in batches_of(self._trained, source, target):
-            kinds = jax.device_get(self._attention(self.variables, batch, dict(edits)))
+            kinds = jax.device_get(self._attention(self.variables, batch, changes))
             for row, index in enumerate(indices.tolist()):
                 of_texts[index] = self._cut(kinds, row, source[index], target[index])
         return [of_texts[index] for index in sorted(of_texts)]
 
     def scores(self, pairs: Pairs = "validation", edits: Edits = NO_EDITS) -> RowLosses:
         """The loss of each pair of a split, or of the pairs given, in their order: nats, and tokens with the end."""
-        return row_losses(lambda batch: self._loss(self.variables, batch, dict(edits)), self._batches(pairs))
+        trained = self._with(edits)
+        return row_losses(functools.partial(trained.apply, trained.programs.loss), self._batches(pairs))
 
-    def measure(self, split: str = "test") -> dict[str, Any]:
-        """Loss, perplexity, BLEU and chrF of a held-out split, and how attention aligns its words."""
-        return measure_split(self._trained, self._split(split), self.config).numbers
+    def measure(self, split: str = "test", edits: Edits = NO_EDITS) -> dict[str, Any]:
+        """Loss, perplexity, BLEU and chrF of a held-out split, and how attention aligns its words.
+
+        Raises ValueError for edits that are not gates.
+        """
+        return measure_split(self._with(edits), self._split(split), self.config).numbers
 
     def without_each_head(self, kind: str = "cross", pairs: Pairs = "validation") -> Removed:
         """The loss of the pairs without each head of a kind, "encoder", "decoder" or "cross", and the whole model's."""
+        layers, heads = require_kind(self.sizes, kind)
+
+        def loss(variables, batch, edits):
+            return self.session.programs.loss((variables,), batch, edits)
+
+        return without_each_head(loss, self.variables, self._batches(pairs), kind, layers, heads)
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """How many layers and heads each kind of attention has: "encoder", "decoder", "cross"."""
         token = np.ones((1, 1), np.int32)
-        layers, heads = size_of(self.model, self.variables, kind, token, np.ones(1, np.int32), token)
-        return without_each_head(self._loss, self.variables, self._batches(pairs), kind, layers, heads)
+        return sizes_of(self.model, self.variables, token, np.ones(1, np.int32), token)
 
     @functools.cached_property
     def _trained(self) -> Trained:
         return Trained(self.session.programs, (self.variables,), self.session.corpus, self.session.data)
 
-    @functools.cached_property
-    def _loss(self) -> Any:
-        model = self.model
-
-        def loss(variables: Variables, batch: Any, edits: Edits) -> Sums:
-            source, target = batch["source"], batch["target"]
-            logits: Any = model.apply(variables, source, lengths_of(source), shifted(target), edits=edits)
-            return jax.vmap(cross_entropy)(logits, target, target != PAD)
-
-        return jax.jit(loss)
+    def _with(self, edits: Edits) -> Trained:
+        return self._trained._replace(edits=self.edited(edits))
 
     @functools.cached_property
     def _attention(self) -> Any:

@@ -15,6 +15,7 @@ from attention_jax.decoding.ensemble import join_caches, join_steps, mean_log_pr
 from attention_jax.decoding.greedy import greedy
 from attention_jax.decoding.sampling import sample
 from attention_jax.errors import UserError
+from attention_jax.modules.attention import NO_EDITS
 from attention_jax.ops.losses import cross_entropy
 from attention_jax.tasks.choosing import require_drawing
 from attention_jax.tasks.translation.model import lengths_of, shifted
@@ -25,14 +26,14 @@ ENDS = {"bos": BOS, "eos": EOS, "pad": PAD}
 
 
 class Translator(NamedTuple):
-    """A model with its compiled programs."""
+    """A model with its compiled programs: functions of members, a batch, and what is changed of members' heads."""
 
     model: nn.Module
-    loss: Any  # (members, batch) → Sums of every row, without dropout or smoothing
-    translate: Any  # (members, batch) → the ids of one translation each
-    n_best: Any  # (members, batch) → Hypotheses, as many as beams
-    alignment: Any  # (members, batch) → weights [B, T, S] of `config.evaluate.alignment_layer`; None without attention
-    weights: Any  # (members, batch) → those of every layer and head, by kind: [B, layers, heads, Q, K]
+    loss: Any  # → Sums of every row, without dropout or smoothing
+    translate: Any  # → the ids of one translation each
+    n_best: Any  # → Hypotheses, as many as beams
+    alignment: Any  # → weights [B, T, S] of `config.evaluate.alignment_layer`; None without attention
+    weights: Any  # → those of every layer and head, by kind: [B, layers, heads, Q, K]
 
 
 def translator(model: nn.Module, config: ConfigDict) -> Translator:
@@ -43,36 +44,37 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     """
     alignment_layer = config.evaluate.alignment_layer
 
-    def decode(search, members, batch):
+    def decode(search, members, batch, edits=NO_EDITS):
         source = batch["source"]
         lengths, longest = lengths_of(source), max(config.data.max_length, source.shape[-1])
-        memories = [model.apply(variables, source, lengths, method="encode") for variables in members]
+        memories = [model.apply(variables, source, lengths, None, edits, method="encode") for variables in members]
         caches: Any = [
             model.apply(variables, memory, longest, method="init_cache")
             for variables, memory in zip(members, memories, strict=True)
         ]
-        steps: Any = [functools.partial(model.apply, variables, method="step") for variables in members]
+        steps: Any = [functools.partial(model.apply, each, edits=edits, method="step") for each in members]
         return search(join_steps(steps), join_caches(caches), lengths == 0, longest, batch["index"])
 
-    def weights(members, batch):
-        arguments = (batch["source"], lengths_of(batch["source"]), shifted(batch["target"]))
+    def weights(members, batch, edits=NO_EDITS):
+        arguments = (batch["source"], lengths_of(batch["source"]), shifted(batch["target"]), edits)
         of_members: list[Any] = [model.apply(variables, *arguments, method="attention") for variables in members]
         kinds = [{kind: heads.weights for kind, heads in member.items()} for member in of_members]
         return jax.tree.map(lambda *arrays: sum(arrays) / len(arrays), *kinds)
 
-    def alignment(members, batch):
-        return jnp.mean(weights(members, batch)["cross"][:, alignment_layer], axis=1)
+    def alignment(members, batch, edits=NO_EDITS):
+        return jnp.mean(weights(members, batch, edits)["cross"][:, alignment_layer], axis=1)
 
-    def evaluation_loss(members, batch):
+    def evaluation_loss(members, batch, edits=NO_EDITS):
         source, target = batch["source"], batch["target"]
-        logits: list[Any] = [model.apply(v, source, lengths_of(source), shifted(target)) for v in members]
+        arguments = (source, lengths_of(source), shifted(target), None, edits)
+        logits: list[Any] = [model.apply(variables, *arguments) for variables in members]
         return jax.vmap(cross_entropy)(mean_log_probs(logits), target, target != PAD)
 
     layers = _attending_layers(model)
     if layers and not -layers <= alignment_layer < layers:
         raise UserError(
             f"config.evaluate.alignment_layer={alignment_layer}: needs {-layers} to {layers - 1}; the decoder has "
-            f"{layers} layers."
+            f"{layers}."
         )
     return Translator(
         model,

@@ -56,7 +56,7 @@ class Session:
 
     @property
     def init(self) -> Init:
-        """key → fresh variables. The model is made before this is traced: what is made in a trace ends with it."""
+        """key → fresh variables. The model is made here, outside of any trace, because a trace's values end with it."""
         return functools.partial(init, self.programs.model)
 
     def trained(self, config: ConfigDict, run: Path) -> list[Trained]:

@@ -34,7 +34,7 @@ def task_of(session: Session) -> Task:
     return Task(
         init=session.init,
         loss=training_loss(session.programs.model),
-        call=batches,
+        batches=batches,
         steps_per_epoch=ordered.steps_per_epoch,
         evaluate=lambda variables: measure_so_far(session, variables),
         is_table_shared=data.on_device,

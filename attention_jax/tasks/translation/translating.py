@@ -1,7 +1,8 @@
 """Trained models over many sentences: translations, alignments, attention."""
 
+import functools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,7 +12,8 @@ from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus
 from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import EOS, PAD, Tokenizer
-from attention_jax.evaluation.translation import Batches, gather_rows
+from attention_jax.evaluation.translation import Batch, Batches, gather_rows
+from attention_jax.modules.attention import NO_EDITS, Edits
 from attention_jax.tasks.translation.model import require_room
 from attention_jax.tasks.translation.programs import Members, Translator
 
@@ -19,12 +21,17 @@ EVALUATION_TOKENS = 4096  # padded tokens on each side of a batch in evaluation
 
 
 class Trained(NamedTuple):
-    """The members that translate together, their programs, and the corpus that they were trained on."""
+    """The members that translate together, their programs, their corpus, and the edits of their heads."""
 
     programs: Translator
     members: Members
     corpus: Corpus
     data: DataConfig
+    edits: Edits = NO_EDITS
+
+    def apply(self, program: Any, batch: Batch) -> Any:
+        """One of the programs, on a batch."""
+        return program(self.members, batch, dict(self.edits))
 
 
 def translate_texts(trained: Trained, texts: Sequence[str]) -> list[str]:
@@ -42,7 +49,7 @@ def translate(trained: Trained, sources: Sentences, numbers: np.ndarray | None =
 
     def program(batch):
         index = np.where(batch["index"] >= 0, numbers[batch["index"]], NO_ROW)
-        return trained.programs.translate(trained.members, batch | {"index": index})
+        return trained.apply(trained.programs.translate, batch | {"index": index})
 
     return [row[row != PAD].tolist() for row in gather_rows(program, batches_of(trained, sources, sources))]
 
@@ -51,7 +58,7 @@ def translate_n_best(trained: Trained, sources: Sentences, count: int) -> list[l
     """The `count` best translations of every source, best first, with scores: nats divided by the length penalty."""
     of_sources: dict[int, list[tuple[float, list[int]]]] = {}
     for indices, batch in batches_of(trained, sources, sources):
-        tokens, scores = jax.device_get(trained.programs.n_best(trained.members, batch))
+        tokens, scores = jax.device_get(trained.apply(trained.programs.n_best, batch))
         for row, index in enumerate(indices.tolist()):
             ids = (hypothesis[hypothesis != PAD].tolist() for hypothesis in tokens[row, :count])
             of_sources[index] = list(zip(scores[row, :count].tolist(), ids, strict=True))
@@ -60,17 +67,16 @@ def translate_n_best(trained: Trained, sources: Sentences, count: int) -> list[l
 
 def align(trained: Trained, source: Sentences, target: Sentences) -> list[np.ndarray]:
     """The alignment of every pair, teacher forced: `[target words, source words]`, ends included."""
-    programs, members = trained.programs, trained.members
-    rows = gather_rows(lambda batch: programs.alignment(members, batch), batches_of(trained, source, target))
+    program = functools.partial(trained.apply, trained.programs.alignment)
+    rows = gather_rows(program, batches_of(trained, source, target))
     return [row[:t, :s] for row, t, s in zip(rows, target.lengths, source.lengths, strict=True)]
 
 
 def attention(trained: Trained, source: Sentences, target: Sentences) -> list[dict[str, np.ndarray]]:
     """The weights of all layers and heads for every pair, teacher forced, by kind: `[layers, heads, Q, K]`."""
-    programs, members = trained.programs, trained.members
     of_pairs: dict[int, dict[str, np.ndarray]] = {}
     for indices, batch in batches_of(trained, source, target):
-        kinds = jax.device_get(programs.weights(members, batch))
+        kinds = jax.device_get(trained.apply(trained.programs.weights, batch))
         for row, index in enumerate(indices.tolist()):
             t, s = len(target[index]), len(source[index])
             sizes = {"encoder": (s, s), "decoder": (t, t), "cross": (t, s)}

@@ -10,8 +10,12 @@ import pytest
 from attention_jax.data.tokenizers import BOS, EOS, PAD, UNK
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.modules.attention import Edit
+from attention_jax.modules.mixers import MIXERS, WINDOW
 from attention_jax.tasks.language_model.generating import LEAST_ROOM, Drawing, Generator, Request
 from attention_jax.tasks.language_model.model import draw_positions, init
+from configs.language_model import get_config
+from experiments.language_model import generate
 
 SIZES = {
     "vocabulary": 11, "layers": 1, "width": 8, "heads": 2, "kv_heads": 1, "qk_norm": False, "feed_forward": 16,
@@ -32,24 +36,24 @@ def made(positions):
     return model, jax.tree.map(lambda a: a + jax.random.normal(next(noise), a.shape), variables), Generator(model)
 
 
-def written(positions, order, samples=1, seed=0, prompt=PROMPT):
+def written(positions, request, samples=1, seed=0, prompt=PROMPT):
     _, variables, generator = made(positions)
     keys = jax.random.split(jax.random.key(seed), 8)[:samples]
-    return np.concatenate(list(generator.blocks(variables, prompt, keys, order)), axis=1)
+    return np.concatenate(list(generator.blocks(variables, prompt, keys, request)), axis=1)
 
 
 def read_again(positions, count, context=0):
     """The likeliest token after all that was written, or after what the context keeps, again and again."""
     model, variables, _ = made(positions)
-    places = min(len(PROMPT) + count, context or len(PROMPT) + count)
-    drawn = draw_positions(model, jax.random.key(0), 1, places)
-    whole = jnp.arange(places)[None] if drawn is None else drawn
+    length = min(len(PROMPT) + count, context or len(PROMPT) + count)
+    drawn = draw_positions(model, jax.random.key(0), 1, length)
+    whole = jnp.arange(length)[None] if drawn is None else drawn
     apply = jax.jit(lambda tokens: model.apply(variables, tokens, whole))
     text, kept = list(PROMPT), list(PROMPT)
     for _ in range(count):
         if context and len(kept) > context:
             kept = kept[-(context // 2) :]
-        padded = np.pad(np.array([kept]), ((0, 0), (0, places - len(kept))))
+        padded = np.pad(np.array([kept]), ((0, 0), (0, length - len(kept))))
         logits = np.array(apply(padded)[0, len(kept) - 1])
         logits[[PAD, BOS, UNK, EOS]] = -np.inf
         text.append(int(logits.argmax()))
@@ -81,6 +85,27 @@ def test_a_text_is_drawn_alike_however_many_are_and_whatever_blocks_it_comes_in(
     assert not np.isin(three, [PAD, BOS, UNK, EOS]).any()
 
 
+def test_what_is_written_with_a_closed_gate_is_what_a_model_writes_that_does_not_read_the_head():
+    _, variables, generator = made("rotary")
+    keys, request = jax.random.split(jax.random.key(0), 1), Request(12, False, 0, WARM)
+    out = variables["params"]["layer_0"]["self_attention"]["out"]
+    expected, written_by = [], lambda held, request: np.concatenate([*generator.blocks(held, PROMPT, keys, request)], 1)
+    for head in range(2):
+        blind = jax.tree.map(lambda a: a, variables)
+        blind["params"]["layer_0"]["self_attention"]["out"] = out.at[4 * head : 4 * head + 4].set(0)
+        expected.append(written_by(blind, request).tolist())
+    before = generator.compiled()
+    gates = [{"decoder": Edit(jnp.ones((1, 2)).at[0, head].set(0))} for head in range(2)]
+    assert [written_by(variables, request._replace(edits=gate)).tolist() for gate in gates] == expected
+    assert generator.compiled() == before + 2  # one to read and one to write, for both heads
+    opened = request._replace(edits={"decoder": Edit(jnp.ones((1, 2)))})
+    whole = written_by(variables, request).tolist()
+    assert written_by(variables, opened).tolist() == whole
+    assert any(whole != one for one in expected)
+    with pytest.raises(ValueError, match="word by word a head can have a gate alone"):
+        written_by(variables, request._replace(edits={"decoder": Edit(replaced=jnp.ones((1, 2), bool), outputs=out)}))
+
+
 def test_a_text_ends_where_documents_do_and_then_there_is_padding():
     rows = written("rotary", Request(200, True, 16, Drawing(5.0, 0, 1.0)), samples=4)
     ends = [np.flatnonzero(row == EOS) for row in rows]
@@ -104,14 +129,17 @@ def test_a_score_with_room_for_few_keys_writes_within_it_and_refuses_more():
     variables, keys = init(model, jax.random.key(0)), jax.random.split(jax.random.key(0), 1)
     write = lambda context: Generator(model).blocks(variables, PROMPT, keys, Request(20, False, context, GREEDY))  # noqa: E731
     with pytest.raises(UserError, match=r"config.generate.context=0: the model's score='location:longest=9': has room "
-                                        r"for 9 tokens, not for 25. Set it to as many"):  # fmt: skip
+                                         r"for 9 tokens, not for 25. Set it to as many"):  # fmt: skip
         next(write(0))
     assert np.concatenate(list(write(9)), axis=1).shape == (1, 20)
 
 
-def test_what_does_not_read_token_by_token_does_not_write():
-    model = LanguageModel.of(**SIZES | {"positions": "none", "mixer": "gru"})
-    blocks = Generator(model).blocks(init(model, jax.random.key(0)), PROMPT, jax.random.split(jax.random.key(0), 1),
-                                     Request(3, False, 0, GREEDY))  # fmt: skip
-    with pytest.raises(UserError, match="--mode=generate: config.model.mixer='gru': only 'attention' reads"):
-        next(blocks)
+@pytest.mark.parametrize("mixer", [WINDOW, *MIXERS])
+def test_what_does_not_read_token_by_token_is_refused_before_anything_is_opened(mixer):
+    config = get_config()
+    config.model.mixer = mixer
+    with pytest.raises(UserError, match=f"config.model.mixer='{mixer}': does not write; only 'attention' reads"):
+        generate(None, config, None, "")
+    model = LanguageModel.of(**SIZES | {"positions": "none", "mixer": mixer})
+    with pytest.raises(ValueError, match=f"mixer='{mixer}': only 'attention' reads token by token"):
+        model.init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32), method="init_cache")

@@ -18,11 +18,11 @@ from experiments.positional_encoding import OPENERS
 LONGEST = 5
 
 
-def texts_of(places):
-    """Texts of inputs of 2 and 4 tokens, in the places of ones of up to `LONGEST`, or fewer that they fit into."""
+def texts_of(length):
+    """Texts with inputs of 2 and 4 tokens, of `length` tokens with their padding."""
     draw = functools.partial(example, "copy", longest=LONGEST, symbols=6)
     drawn = jax.vmap(draw)(jax.random.split(jax.random.key(0), 2), jnp.array([2, 4]))
-    return jax.tree.map(lambda side: side[:, :places], _as_texts(drawn))
+    return jax.tree.map(lambda side: side[:, :length], _as_texts(drawn))
 
 
 @pytest.mark.parametrize("mixer", ["attention", "gru", "convolution"])
@@ -33,8 +33,8 @@ def test_padding_changes_neither_the_training_loss_nor_what_a_batch_norm_learns(
     model = Session(config, None, OPENERS).model
     variables = jax.jit(functools.partial(init, model))(jax.random.key(0))
 
-    def trained_on(places):
-        return trained(variables, texts_of(places), Dropout(jax.random.key(1), 0.0))
+    def trained_on(length):
+        return trained(variables, texts_of(length), Dropout(jax.random.key(1), 0.0))
 
     trained = jax.jit(lambda *arguments: loss(model, *arguments, 0.1))
     tight, padded = trained_on(size(4)), trained_on(size(LONGEST))

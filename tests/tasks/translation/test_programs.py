@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from translators import build
+from translators import LENGTHS, SOURCE, build, trained
 
 from attention_jax.data.config import DataConfig
 from attention_jax.data.sentences import Sentences
 from attention_jax.errors import UserError
+from attention_jax.modules.attention import Edit
 from attention_jax.tasks.translation.measuring import bleu_tokens
 from attention_jax.tasks.translation.model import init
 from attention_jax.tasks.translation.programs import translator
@@ -32,11 +33,43 @@ def test_every_layers_and_heads_attention_is_that_of_the_sentence_alone(name):
     model, config = build(name, layers=1, encoder_layers=2, decoder_layers=1), get_config(f"{name},embedded")
     variables, pairs = init(model, jax.random.key(0)), [([4, 5, 6, 7, 2], [7, 8, 2]), ([9, 2], [4, 4, 5, 6, 6, 2])]
     source, target = (Sentences.join(side) for side in zip(*pairs, strict=True))
-    trained = Trained(translator(model, config), (variables,), None, DataConfig(**config.data))
-    for found, (read, written) in zip(attention(trained, source, target), pairs, strict=True):
+    opened = Trained(translator(model, config), (variables,), None, DataConfig(**config.data))
+    for found, (read, written) in zip(attention(opened, source, target), pairs, strict=True):
         before = jnp.array([[1, *written[:-1]]])
         arguments = (jnp.array([read]), jnp.array([len(read)]), before)
         alone = model.apply(variables, *arguments, method="attention")
         assert found.keys() == alone.keys()
         for kind, weights in found.items():
             np.testing.assert_allclose(weights, alone[kind].weights[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_translation_with_a_closed_gate_is_that_of_a_model_that_does_not_read_the_head(beams):
+    module, variables = trained("transformer_small", encoder_layers=1, decoder_layers=1)
+    config = get_config("transformer_small,embedded")
+    config.evaluate.update(beams=beams)
+    config.data.max_length = 6
+    translate, heads = translator(module, config).translate, module.layer.heads
+    batch, gate = {"source": SOURCE, "index": jnp.arange(len(LENGTHS))}, jnp.ones((1, heads))
+    whole, different = translate((variables,), batch), 0
+    for kind, part in (("encoder", "encoder_0"), ("decoder", "decoder_0"), ("cross", "decoder_0")):
+        found = [translate((variables,), batch, {kind: Edit(gate.at[0, head].set(0))}) for head in range(heads)]
+        for head, words in enumerate(found):
+            blind = jax.tree.map(lambda a: a, variables["params"])
+            reads = blind[part]["cross_attention" if kind == "cross" else "self_attention"]
+            size = len(reads["out"]) // heads
+            reads["out"] = reads["out"].at[head * size : (head + 1) * size].set(0)
+            np.testing.assert_array_equal(words, translate(({**variables, "params": blind},), batch))
+            different += not np.array_equal(words, whole)
+        np.testing.assert_array_equal(whole, translate((variables,), batch, {kind: Edit(gate)}))
+    assert different
+    assert translate._cache_size() == 1 + 3  # of no gates, and of each kind: not of each head
+
+
+def test_a_vmap_over_gates_translates_without_each_head_in_one_program():
+    module, variables = trained("luong_general")
+    translate = translator(module, get_config("luong_general,embedded")).translate
+    batch, gates = {"source": SOURCE, "index": jnp.arange(len(LENGTHS))}, jnp.array([0.0, 0.5, 1.0])[:, None, None]
+    together = jax.vmap(lambda gate: translate((variables,), batch, {"cross": Edit(gate)}))(gates)
+    for words, gate in zip(together, gates, strict=True):
+        np.testing.assert_array_equal(words, translate((variables,), batch, {"cross": Edit(gate)}))

@@ -1,16 +1,16 @@
-"""What cells say together: by setting, task and seed."""
+"""What cells say together: by setting, group and seed."""
 
 import numpy as np
 import pytest
 
 from attention_jax.evaluation import comparison
-from attention_jax.evaluation.by_task import OfSeed, answer, gather, measured_of, measures_of
+from attention_jax.evaluation.by_group import OfSeed, answer, gather, measured_of, measures_of
 
 HEIGHTS = {("none", "copy"): (0.2, 0.4, 0.3), ("alibi", "copy"): (0.7, 0.8, 0.9), ("none", "sort"): (1.0, 0.9, 0.8)}
 
 
-def cell(setting, task, seed, value, status="finished"):
-    return setting, task, {"seeds": [seed], "status": status, "members": [{"value": value}]}
+def cell(setting, group, seed, value, status="finished"):
+    return setting, group, {"seeds": [seed], "status": status, "members": [{"value": value}]}
 
 
 def cells():
@@ -32,7 +32,7 @@ def scores():
 def test_settings_are_compared_within_their_task():
     found = {("none", "16"): 0.9, ("none", "32"): 0.1, ("alibi", "16"): 0.5, ("alibi", "32"): 0.6}
     orders = answer(gathered([cell(*of, 0, value) for of, value in found.items()]), "none")["orders"]
-    assert {task: [row["setting"] for row in orders[task]] for task in ("16", "32")} == {
+    assert {group: [row["setting"] for row in orders[group]] for group in ("16", "32")} == {
         "16": ["none", "alibi"],
         "32": ["alibi", "none"],
     }

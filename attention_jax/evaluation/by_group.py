@@ -1,4 +1,4 @@
-"""Settings against one another, by task and length: curves, orders and mean reciprocal ranks, all over seeds."""
+"""Settings against one another, by group and length: curves, orders and mean reciprocal ranks, all over seeds."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_jax.evaluation.comparison import Measured, compare, places_of, ranks, records
+from attention_jax.evaluation.comparison import Measured, baselines_of, compare, ranks, records
 from attention_jax.evaluation.statistics import metric_interval
 
 PARTS = ("mean", "low", "high")
@@ -20,16 +20,16 @@ class OfSeed(NamedTuple):
 
 
 LOST = OfSeed({}, math.nan)  # of a seed that diverged
-Scores = dict[str, dict[str, dict[int, OfSeed]]]  # setting → task → seed
+Scores = dict[str, dict[str, dict[int, OfSeed]]]  # setting → group → seed
 
 
 def gather(
     cells: Iterable[tuple[str, str, Mapping[str, Any]]], measured: Callable[[Mapping[str, Any]], OfSeed]
 ) -> Scores:
-    """Every seed of every cell, (setting, task, result), by setting and task; a seed that diverged is lost."""
+    """Every seed of every cell, (setting, group, result), by setting and group; a seed that diverged is lost."""
     scores: Scores = {}
-    for setting, task, result in cells:
-        found = scores.setdefault(setting, {}).setdefault(task, {})
+    for setting, group, result in cells:
+        found = scores.setdefault(setting, {}).setdefault(group, {})
         for seed, member in zip(result["seeds"], result["members"], strict=True):
             found[seed] = LOST if result["status"] == "diverged" else measured(member)
     return scores
@@ -37,46 +37,46 @@ def gather(
 
 def measures_of(scores: Scores) -> list[str]:
     """The names of the measures, the first one leading."""
-    every = (member for tasks in scores.values() for seeds in tasks.values() for member in kept(seeds))
+    every = (one for groups in scores.values() for seeds in groups.values() for one in kept(seeds))
     return list(next(every).curves)
 
 
 def kept(seeds: Mapping[int, OfSeed]) -> list[OfSeed]:
     """What was measured of the seeds that were not lost."""
-    return [member for member in seeds.values() if member.curves]
+    return [one for one in seeds.values() if one.curves]
 
 
-def tasks_of(scores: Scores) -> list[str]:
-    """The tasks in the order in which they come."""
-    return list(dict.fromkeys(task for found in scores.values() for task in found))
+def groups_of(scores: Scores) -> list[str]:
+    """The groups in the order in which they come."""
+    return list(dict.fromkeys(group for found in scores.values() for group in found))
 
 
 def measured_of(scores: Scores) -> list[Measured]:
-    """The records of the engine: a setting on a task, each seed's number, and the seeds that were lost."""
+    """The records of the engine: a setting in a group, each seed's number, and the seeds that were lost."""
     return [
         Measured(
             setting,
-            task,
+            group,
             values={seed: one.value for seed, one in seeds.items() if one.curves},
             lost=tuple(seed for seed, one in seeds.items() if not one.curves),
         )
-        for setting, tasks in scores.items()
-        for task, seeds in tasks.items()
+        for setting, groups in scores.items()
+        for group, seeds in groups.items()
     ]
 
 
 def answer(scores: Scores, baseline: str) -> dict[str, Any]:
-    """`curves` by setting and task, `mrr` by setting, and `orders` by task with differences to the baseline."""
+    """`curves` by setting and group, `mrr` by setting, and `orders` by group with differences to the baseline."""
     measured, lead = measured_of(scores), measures_of(scores)[0]
     ranked = {name: interval(values, "mrr") for name, values in ranks(lead, measured).items()}
-    found = [row for row in records(compare(lead, measured, places_of(measured, baseline))) if "mean" in row]
+    found = [row for row in records(compare(lead, measured, baselines_of(measured, baseline))) if "mean" in row]
     return {
         "curves": {
-            name: {task: _curve(kept(seeds)) for task, seeds in tasks.items() if kept(seeds)}
-            for name, tasks in scores.items()
+            name: {group: _curve(kept(seeds)) for group, seeds in groups.items() if kept(seeds)}
+            for name, groups in scores.items()
         },
         "mrr": ranked,
-        "orders": {task: [row for row in found if row.get("task", "") == task] for task in tasks_of(scores)}
+        "orders": {group: [row for row in found if row.get("group", "") == group] for group in groups_of(scores)}
         | {"mrr": sorted(ranked, key=lambda name: -ranked[name]["mean"])},
     }
 
@@ -86,13 +86,13 @@ def interval(values: Sequence[float] | np.ndarray, measure: str) -> dict[str, fl
     return dict(zip(PARTS, metric_interval(measure, values), strict=True))
 
 
-def _curve(members: Sequence[OfSeed]) -> dict[str, Any]:
+def _curve(every: Sequence[OfSeed]) -> dict[str, Any]:
     """Lengths with means and intervals of the first measure, and of the others by name."""
-    first, *others = members[0].curves
-    lengths = list(members[0].curves[first])
+    first, *others = every[0].curves
+    lengths = list(every[0].curves[first])
 
     def line(measure):
-        rows = [interval([member.curves[measure][length] for member in members], measure) for length in lengths]
+        rows = [interval([one.curves[measure][length] for one in every], measure) for length in lengths]
         return {part: [row[part] for row in rows] for part in PARTS}
 
     return {"length": [*map(_number, lengths)], **line(first), **{name: line(name) for name in others}}
