@@ -29,7 +29,7 @@ from attention_jax.ops.local import gaussian_falloff, predicted_centre
 from attention_jax.ops.masking import combine, near_mask, valid_lens_mask
 from attention_jax.ops.recurrent import CELLS, CellWeights, State, stacked_step
 from attention_jax.ops.scoring import Projected, Score
-from attention_jax.ops.shapes import require_choice
+from attention_jax.ops.shapes import require_choice, require_unset
 
 SITES = ("embeddings", "layers", "attention", "output")
 ATTENDS = ("before", "after", "never")
@@ -129,12 +129,8 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         if self.input_feeding and self.attends != "after":
             raise ValueError(f"input_feeding=True: requires attends='after', and attends={self.attends!r}.")
         self.spec.check()
-        for name, value in UNREAD.items():
-            if self.attends == "never" and getattr(self, name) != value:
-                given = getattr(self, name)
-                raise ValueError(
-                    f"{name}={given!r}: attends='never' has no attention to read it. Set {name}={value!r}."
-                )
+        if self.attends == "never":
+            require_unset(self, UNREAD, "attends='never' has no attention to read it")
         super().__post_init__()
 
     def setup(self):
@@ -150,7 +146,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         if self.bidirectional:
             self.bridges = [
                 [
-                    nn.Dense(self.hidden, **self.types, name=_bridge(layer, part))
+                    nn.Dense(self.hidden, **self.types, name=f"bridge_{layer}{'_cell' * part}")
                     for part in range(CELLS[self.cell].parts)
                 ]
                 for layer in range(self.layers)
@@ -400,7 +396,3 @@ def _replacement(edit: Edit) -> Replacement | None:
 
 def _times(x: Array, matrix: Array | None) -> Array:
     return x if matrix is None else x @ matrix
-
-
-def _bridge(layer: int, part: int) -> str:
-    return f"bridge_{layer}" if part == 0 else f"bridge_{layer}_cell"

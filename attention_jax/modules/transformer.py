@@ -26,7 +26,7 @@ from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, combine, window_mask
 from attention_jax.ops.positions import Encoding, Spec, make_encoding, require_usable
-from attention_jax.ops.shapes import require_choice
+from attention_jax.ops.shapes import require_choice, require_unset
 
 ACTIVATIONS: dict[str, Callable] = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu}
 SITES = ("embeddings", "residual", "attention", "hidden")
@@ -104,10 +104,7 @@ class LayerSpec(NamedTuple):
 
     def require_unset(self, names: tuple[str, ...], because: str) -> None:
         """Raise ValueError for a field of `names` that is not its default, with the reason why nothing reads it."""
-        for name in names:
-            value, default = getattr(self, name), self._field_defaults[name]
-            if value != default:
-                raise ValueError(f"{name}={value!r}: {because}. Set {name}={default!r}.")
+        require_unset(self, {name: self._field_defaults[name] for name in names}, because)
 
     def encoding(self, key: str, text: str, kind: str, max_length: int) -> PositionEncoding:
         """The position encoding that `text`, the value of a config's `key`, names, for one kind of attention.

@@ -1,5 +1,8 @@
 """Checks of shapes and choices, whose errors name the argument with its shape or value, and what it needs."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -68,3 +71,11 @@ def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raise ValueError unless `value` is one of `choices`."""
     if value not in choices:
         raise ValueError(f"{name}={value!r}: choose one of {', '.join(choices)}.")
+
+
+def require_unset(record: Any, defaults: Mapping[str, Any], because: str) -> None:
+    """Raise ValueError for a field of `record` that is not its default, with the reason why nothing reads it."""
+    for name, default in defaults.items():
+        value = getattr(record, name)
+        if value != default:
+            raise ValueError(f"{name}={value!r}: {because}. Set {name}={default!r}.")
