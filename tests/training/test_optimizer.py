@@ -290,7 +290,7 @@ def test_muon_has_the_hidden_matrices_of_every_language_model(changed):
     require_parts(language_model(**changed))
 
 
-@pytest.mark.parametrize("name", [name for name in BUILDERS if "encoder" in ENCODINGS[name].sites])
+@pytest.mark.parametrize("name", [name for name in BUILDERS if "encoder" in ENCODINGS[name].kinds])
 def test_muon_leaves_what_encodings_learn_to_adam_on_both_sides_of_the_text(name):
     module = build("transformer_book", encoder_layers=1, decoder_layers=1)
     require_parts(shapes_of(module.clone(encoder_positions=name), SOURCE, LENGTHS, INPUTS))
