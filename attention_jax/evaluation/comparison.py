@@ -4,6 +4,7 @@ Plain records go in and come out; nothing here knows of folders or configs. A sw
 an experiment and the table of kept results are thin callers.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -92,6 +93,7 @@ def compare(name: str, measured: Sequence[Measured], baselines: Sequence[int | N
 
     Holm's correction is over all differences. Raises UserError where there is no metric of that name.
     """
+    measured = [_without_infinities(one) for one in measured]
     rows = [
         _row(name, one, None if own is None or own == index else measured[own])
         for index, (one, own) in enumerate(zip(measured, baselines, strict=True))
@@ -161,6 +163,12 @@ def notes(comparison: Comparison) -> list[str]:
         f"With {seeds} seeds the sign-flip test cannot go below p = {2.0 ** (1 - seeds):.2g}: to find one of "
         f"{comparisons} differences at 5% after Holm's correction it needs {seeds_needed(comparisons)} seeds."
     ]
+
+
+def _without_infinities(own: Measured) -> Measured:
+    """A value that is not finite is lost: it has no mean and no test."""
+    values = {seed: value for seed, value in own.values.items() if math.isfinite(value)}
+    return own._replace(values=values, lost=(*own.lost, *(seed for seed in own.values if seed not in values)))
 
 
 def _row(name: str, own: Measured, baseline: Measured | None) -> Row:

@@ -14,15 +14,11 @@ MANY = 30  # values, from which on the bootstrap's intervals cover what they say
 RESAMPLES = 2000
 
 
-def mean_interval(
-    values: Sequence[float] | np.ndarray, level: float = 0.95, *, is_log: bool = False
-) -> tuple[float, float, float]:
+def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
     """The mean and an interval of independent values: Student's t for fewer than 30, a percentile bootstrap above.
 
     x̄ ± t_{n−1} s / √n, or the quantiles of the means of 2,000 resamples (Efron & Tibshirani 1993, §13.3). A
     percentile bootstrap of three values would cover 74%, not 95%. One value alone has no interval: its ends are NaN.
-    With `is_log`, of positive values, x̄ exp(± t_{n−1} s / x̄ √n): the interval of ln x̄ by the delta method, whose ends
-    are positive.
     """
     values = np.asarray(values, np.float64)
     mean = float(values.mean())
@@ -30,8 +26,6 @@ def mean_interval(
         return mean, math.nan, math.nan
     if len(values) < MANY:
         half = _t_quantile(level, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
-        if is_log:
-            return mean, float(mean * np.exp(-half / mean)), float(mean * np.exp(half / mean))
         return mean, float(mean - half), float(mean + half)
     means = resampled_sums(values[:, None], RESAMPLES)[:, 0] / len(values)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
@@ -39,12 +33,22 @@ def mean_interval(
 
 
 def metric_interval(name: str, values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
-    """The mean and interval of a metric: on the logarithm where its row says so, and never beyond its bounds."""
+    """The mean and interval of a metric, never beyond its bounds.
+
+    On the logarithm where the metric's row says so, exp of the mean logarithm and of its interval's ends: the mean
+    perplexity is that of the mean loss.
+    """
     if (row := find(name)) is None:
         return mean_interval(values)
-    mean, *ends = mean_interval(values, is_log=row.is_log)
+    mean, *ends = np.exp(mean_interval(np.log(values))).tolist() if row.is_log else mean_interval(values)
     low, high = np.clip(ends, row.low, row.high).tolist()
     return mean, low, high
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), with infinity for a loss that is too large for a float."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(np.float64(loss)))
 
 
 def resampled_sums(rows: Float[np.ndarray, "n d"], resamples: int) -> Float[np.ndarray, "resamples d"]:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attention_jax.evaluation.bleu import book_bleu, chrf, sacre_bleu
+from attention_jax.evaluation.statistics import perplexity
 
 Batch = dict[str, np.ndarray]
 Batches = Iterable[tuple[np.ndarray, Batch]]  # indices in the corpus, and padded rows
@@ -39,8 +40,8 @@ def losses(rows: RowLosses, words: int) -> dict[str, float]:
     `words` counts the words of the same targets, ends included, or is 0 where they are not known.
     """
     total, count = float(rows.nats.sum()), float(rows.tokens.sum())
-    found = {"loss": total / count, "perplexity": _exp(total / count)}
-    return found | ({"perplexity_per_word": _exp(total / words)} if words else {})
+    found = {"loss": total / count, "perplexity": perplexity(total / count)}
+    return found | ({"perplexity_per_word": perplexity(total / words)} if words else {})
 
 
 def perplexity_by_length(lengths: Sequence[int], rows: RowLosses, bins: Bins) -> dict[str, float]:
@@ -48,7 +49,7 @@ def perplexity_by_length(lengths: Sequence[int], rows: RowLosses, bins: Bins) ->
     words = np.asarray(lengths)
     inside = {name: (low <= words) & (words <= high) for name, (low, high) in bins.items()}
     return {
-        name: _exp(float(rows.nats[chosen].sum()) / float(rows.tokens[chosen].sum()))
+        name: perplexity(float(rows.nats[chosen].sum()) / float(rows.tokens[chosen].sum()))
         for name, chosen in inside.items()
         if chosen.any()
     }
@@ -130,7 +131,3 @@ def _bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokens
     name, split = tokens
     bleu, signature = sacre_bleu(*spaced(hypotheses, references, split), tokenize="none")
     return bleu, signature.replace("tok:none", f"tok:{name}")
-
-
-def _exp(value: float) -> float:
-    return float(np.exp(np.float64(value)))

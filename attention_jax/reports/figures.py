@@ -1,5 +1,6 @@
 """Figures shared by every experiment, each as PNG and as PDF. Matplotlib is imported when a figure is drawn."""
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -71,6 +72,7 @@ def save(figure, path: Path, caption: str) -> Figure:
     """Write the figure as PNG, and beside it as PDF with text that can be edited; returns the PNG with its caption."""
     import matplotlib
 
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every font that goes into a PDF
     figure.savefig(path, dpi=DPI)
     figure.set_layout_engine("none")  # what was found for the one stays for the other
     with matplotlib.rc_context({"pdf.fonttype": 42}):

@@ -78,12 +78,28 @@ class Opened:
                         f"edits[{kind!r}].{name}: has the shape {np.shape(array)}; it needs [layers, heads], which are "
                         f"({layers}, {heads})."
                     )
+            _require_whole(f"edits[{kind!r}]", edit, layers, heads)
         return dict(edits)
 
     def restored(self, init: Init, vocabulary: str) -> Variables:
         """The variables. Raises UserError if there are none, or if they are of another vocabulary."""
         of_seeds = WHICH[self.which](self.config, self.folder, init, vocabulary)
         return of_seeds[self.config.seeds.index(self.seed)]
+
+
+def _require_whole(name: str, edit: Edit, layers: int, heads: int) -> None:
+    """Raise UserError for an edit that says half of what is replaced, or has other layers or heads than the model."""
+    given = {part: np.shape(array) for part in ("weights", "outputs") if (array := getattr(edit, part)) is not None}
+    if given and edit.replaced is None:
+        raise UserError(f"{name}.replaced: is missing, and {' and '.join(given)} are of the heads that it chooses.")
+    if edit.replaced is not None and not given:
+        raise UserError(f"{name}.replaced: chooses heads, and there are no weights or outputs to put in their place.")
+    for part, shape in given.items():
+        if len(shape) != 5 or (shape[0], shape[2]) != (layers, heads):
+            raise UserError(
+                f"{name}.{part}: has the shape {shape}; it needs [{layers} layers, batch or 1, {heads} heads, "
+                "queries, keys or features]."
+            )
 
 
 class Removed(NamedTuple):

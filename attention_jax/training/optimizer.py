@@ -128,7 +128,7 @@ def muon(hyper: Mapping) -> optax.GradientTransformation:
 def is_hidden(params: Any) -> Any:
     """Whether each parameter is a matrix of a hidden layer, by its path and rank.
 
-    The score "location" makes logits of places: its `w` has none of the `w_v` beside it that is beside "concat"'s.
+    The score "location" gives logits of positions: its `w` stands without a `w_v`, unlike that of "concat".
     """
     names = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
 

@@ -1,5 +1,7 @@
 """The engine: what it finds, and how often what it says is so."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -149,3 +151,21 @@ def test_settings_that_tie_share_their_rank_and_a_lost_seed_is_last():
     ]
     found = ranks("test.bleu", rows)
     np.testing.assert_allclose([found[name] for name in "abc"], [[1 / 1.5, 1], [1 / 1.5, 1 / 2], [1 / 3, 1 / 3]])
+
+
+def test_the_best_perplexity_is_the_one_whose_ratio_says_so():
+    settings = [Measured("a", values={0: 10, 1: 10}), Measured("b", values={0: 5, 1: 19})]
+    found = compare("validation.perplexity", settings, [None, 0])
+    assert found.order == (1, 0)
+    assert found.best == {1}
+    means = [row.value.mean for row in found.rows]
+    assert found.rows[1].difference.mean == pytest.approx(means[1] / means[0])
+    assert found.rows[1].difference.mean < 1
+
+
+def test_a_value_that_is_not_finite_is_lost():
+    settings = [Measured("a", values={0: 10, 1: math.inf}), Measured("b", values={0: 11, 1: 12})]
+    found = compare("validation.perplexity", settings, [None, 0])
+    assert found.rows[0].measured.lost == (1,)
+    assert found.rows[0].value.mean == pytest.approx(10)
+    assert (found.rows[1].p_seeds, found.rows[1].p_flips) == (None, None)

@@ -114,11 +114,18 @@ def test_heads_are_gated_while_words_are_chosen(opened, language_model):
     assert measured["loss"] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-5)
     assert measured["loss"] != pytest.approx(opened.measure("validation")["loss"], rel=1e-3)
     with pytest.raises(ValueError, match="word by word a head can have a gate alone"):
-        opened.translate(texts, {"cross": Edit(replaced=ones > 0, outputs=nothing)})
+        opened.translate(texts, {"cross": Edit(replaced=ones > 0, outputs=np.zeros((1, 1, HEADS, 4, 3)))})
     with pytest.raises(UserError, match="kind='self': choose one of cross, decoder, encoder"):
         opened.translate(texts, {"self": Edit(gate=ones)})
     with pytest.raises(UserError, match=r"edits\['cross'\].gate: .* \(2, 2\); it needs .* \(1, 2\)"):
         opened.scores(texts, {"cross": Edit(gate=np.ones((2, 2)))})
+    for edit, message in (
+        (Edit(outputs=np.zeros((1, 1, HEADS, 4, 3))), r"edits\['cross'\].replaced: is missing"),
+        (Edit(replaced=ones > 0), r"edits\['cross'\].replaced: chooses heads, and there are no weights"),
+        (Edit(replaced=ones > 0, weights=np.ones((3, 3))), r"edits\['cross'\].weights: .* \(3, 3\); it needs"),
+    ):
+        with pytest.raises(UserError, match=message):
+            opened.translate(texts, {"cross": edit})
     with pytest.raises(UserError, match=r"edits\['decoder'\].gate"):
         language_model.scores(language_model.example(8), {"decoder": Edit(gate=ones)})
 

@@ -134,7 +134,7 @@ def test_perplexities_are_told_by_ratios_which_a_note_explains():
     assert any(note.startswith("A ratio is") for note in notes_of([answer]))
     plain = answered("test.loss", perplexities, overrides)
     assert not any(note.startswith("A ratio") for note in notes_of([plain]))
-    assert "By other metrics: test.perplexity 10.78 [9.77, 11.88], ratio ×0.501" in said([plain, answer])[0]
+    assert "By other metrics: test.perplexity 10.76 [9.76, 11.87], ratio ×0.501" in said([plain, answer])[0]
 
 
 def test_a_pivot_of_two_factors_has_each_setting_as_the_table_has_it(random):

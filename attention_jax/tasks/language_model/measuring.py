@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from attention_jax.data.text import Counts
 from attention_jax.data.windows import Rows
+from attention_jax.evaluation.statistics import perplexity
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.tasks.language_model.model import Texts, evaluation_loss
 from attention_jax.training.state import Variables
@@ -44,12 +44,7 @@ def figures_of(nats: float, tokens: int, counts: Counts) -> dict[str, float]:
     each token as the whole.
     """
     loss = nats / tokens
-    figures = {"loss": loss, "perplexity": _exp(loss)}
+    figures = {"loss": loss, "perplexity": perplexity(loss)}
     if counts.words:
-        figures["perplexity_per_word"] = _exp(loss * counts.tokens / counts.words)
+        figures["perplexity_per_word"] = perplexity(loss * counts.tokens / counts.words)
     return figures | {"bits_per_byte": loss * counts.tokens / counts.bytes / math.log(2)}
-
-
-def _exp(value: float) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.exp(np.float64(value)))

@@ -67,7 +67,7 @@ class OpenedTranslator(Opened):
         return self.session.corpus.target
 
     def translate(self, texts: Sequence[str], edits: Edits = NO_EDITS) -> list[str]:
-        """The translation of each text, as `config.evaluate` says. Raises ValueError for edits that are no gates."""
+        """The translation of each text, as `config.evaluate` says. Raises ValueError for edits that are not gates."""
         return translate_texts(self._with(edits), texts)
 
     def attention(
