@@ -33,7 +33,7 @@ def together(session: Session, how: str) -> Together:
     """What runs with this session's model and data share: the text, and every program."""
     check_usable(session)
     if session.source.text is not None:
-        tell_text(session.source.text)
+        tell_text(session.source.text, session.config.data)
     timetable = timetable_of(session.config)
     return Together(
         finish=functools.partial(finish, session),

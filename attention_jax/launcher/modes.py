@@ -53,9 +53,12 @@ def train(experiment: Experiment, request: Request) -> None:
             result["code"] = {**result["code"], "version": code.version}
             if run.seeds_before:
                 result |= made_by([run.result() or {}, result])
+            result["seconds"] = round(trained.seconds(), 2)
             _write_report(experiment, session, config, trained, result, run.path.name)
-            write_result(trained.path, result | {"seconds": round(trained.seconds(), 2)})
+            write_result(trained.path, result)
             take(run.path)
+        else:
+            _tell_finished(run, current_code(experiment, config))
         _print_result(run)
 
 
@@ -183,6 +186,7 @@ def compare(experiment: Experiment, request: Request) -> None:
         print(text)
     else:
         write_whole(Path(request.output), f"{text}\n")
+        print(request.output)
 
 
 def _print_answer(sweep: Sweep) -> None:
@@ -275,6 +279,13 @@ def _evaluate_files(experiment: Experiment, request: Request, run: Run) -> dict:
             raise UserError(f"{path}:{empty}: an empty sentence cannot be measured.")
     session = experiment.open(request.config, run.path / "data")
     return experiment.evaluate_files(session, request.config, run, inputs, references)
+
+
+def _tell_finished(run: Run, code: Code) -> None:
+    """Say that nothing was trained, and warn if the run was made by other code."""
+    tell(f"{run.path}: finished before; nothing was run. Its result:")
+    if changed := changed_since(as_list((run.result() or {}).get("code", [])), code):
+        tell(f"warning: it was made by other code; {changed}. Choose another --workdir to run today's.")
 
 
 def _tell_other_code(run: Run, config: ConfigDict, code: Code) -> None:

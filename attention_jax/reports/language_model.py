@@ -19,7 +19,10 @@ PANELS = {
     "nats a token": {"train": "train.loss", "validation": "validation.loss"},
     "bits a byte": {"validation": "validation.bits_per_byte"},
 }
-CAPTION = "By training step{}. The loss in training is with dropout and label smoothing, in validation without."
+CAPTION = (
+    "By training step{}. The loss in training is with the config's dropout and label smoothing, in validation without. "
+    "Validation is of the first config.evaluate.tokens tokens that are held out, the final numbers are of all."
+)
 
 
 def learning_curves(metrics: Sequence[dict], path: Path) -> Figure:

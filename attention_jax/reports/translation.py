@@ -26,7 +26,9 @@ LONG = {  # by config.data.on_long
     "truncate": "truncated: longer than config.data.max_length",
     "skip": "skipped: longer than config.data.max_length",
 }
-CAPTION = "By training step{}. The loss in training is with dropout and label smoothing, in validation without."
+CAPTION = (
+    "By training step{}. The loss in training is with the config's dropout and label smoothing, in validation without."
+)
 
 
 def learning_curves(metrics: Sequence[dict], path: Path) -> Figure:

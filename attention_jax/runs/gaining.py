@@ -57,7 +57,7 @@ def _join(run: Run, extra: Run, joined: Run, trainer: Trainer, counts: tuple[int
     `counts` are the numbers of seeds of the run and of the extra one.
     """
     lines = run.metrics()
-    spent = max((line["seconds"] for line in lines), default=0.0)
+    spent = max([line["seconds"] for line in lines] + [(run.result() or {}).get("seconds", 0.0)])
     added = [{**line, "seconds": round(line["seconds"] + spent, 3)} for line in extra.metrics()]
     joined.rewind(0, sorted([*lines, *added], key=lambda line: line["step"]))
     states = []

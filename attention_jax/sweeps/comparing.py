@@ -26,6 +26,7 @@ TESTS = {
     "p_bootstrap": "p, sentences resampled",
     "p_adjusted": "p, Holm",
 }
+EQUAL = "does as well as"
 HOW = "Intervals are of 95%; differences are of the seeds that both have. Holm's correction is over a metric's rows."
 
 
@@ -197,8 +198,9 @@ def _said(comparison: Comparison, row: Row) -> str:
     """Which of a run and the first does better by a metric, by how much, and whether that is shown."""
     first, own, name = comparison.rows[0].measured.setting, row.measured.setting, comparison.metric
     assert row.difference is not None
-    link = "; the" if row.p_adjusted is None else ": the" if row.p_adjusted < LEVEL else ", but the"
     how = _direction(name, row.difference.mean)
+    is_shown = row.p_adjusted is not None and row.p_adjusted < LEVEL
+    link = "; the" if row.p_adjusted is None or how == EQUAL else ": the" if is_shown else ", but the"
     over = f"over {_seeds(comparison, row)} seeds" if _seeds(comparison, row) != "1" else "with one seed"
     return f"By {name} {over}, {own} {how} {first}{link} {comparison.contrast} is {tested(comparison, row)}."
 
@@ -208,7 +210,7 @@ def _direction(name: str, difference: float) -> str:
     row = metric(name)
     same = 1.0 if row.is_log else 0.0
     if difference == same:
-        return "does as well as"
+        return EQUAL
     if row.more_is_better is None:
         return "is above" if difference > same else "is below"
     return "does better than" if (difference > same) == row.more_is_better else "does worse than"

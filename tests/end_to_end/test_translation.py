@@ -50,6 +50,9 @@ def test_lines_are_translated_through_a_pipe_in_order_and_empty_ones_stay(finish
     assert len(found) == 5
     assert found[0] == found[3] != ""
     assert found[1] == found[4] == ""
+    (tmp_path / "in.txt").write_text("The zorg sleeps.\n", encoding="utf-8")
+    told = launcher.run(folder, "--mode=translate", f"--input={tmp_path / 'in.txt'}", config="").err
+    assert re.search("[1-4] of 4 source tokens are not in the vocabulary: each is read as <unk>", told)
     (tmp_path / "in.txt").write_text("\n".join(lines), encoding="utf-8")
     files = (f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'out.txt'}", f"--attention={tmp_path / 'a.html'}")
     process = launcher.run(folder, "--mode=translate", *files, config="")
@@ -192,6 +195,8 @@ def test_the_same_command_again_shows_the_result_and_changes_nothing(finished):
     again = launcher.run(folder)
     assert again.returncode == 0
     assert again.out == process.out
+    assert "finished before; nothing was run" in again.err
+    assert "made by other code" not in again.err
     assert (folder / "result.json").read_bytes() == before
 
 

@@ -87,7 +87,8 @@ def test_a_sentence_a_metric_says_which_run_does_better_and_whether_that_is_show
     assert re.search(r"does better than .*: the difference is -0.5.* \[-0.5.*\], shown \(p <.001, Holm\)\.$", found)
     found = compare_values(changed, both, capsys, [first[0] + 1.0, first[1] - 0.9])
     assert re.search(r"does worse than .*, but the difference is 0\.1 .*not shown to be more than chance \(p = ", found)
-    assert "does as well as" in compare_values(changed, both, capsys, first)
+    assert "does as well as" in (found := compare_values(changed, both, capsys, first))
+    assert "; the difference is 0" in found
 
 
 def compare_values(changed, both, capsys, losses):

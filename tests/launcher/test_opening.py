@@ -126,6 +126,8 @@ def test_heads_are_gated_while_words_are_chosen(opened, language_model):
     ):
         with pytest.raises(UserError, match=message):
             opened.translate(texts, {"cross": edit})
+    with pytest.raises(UserError, match="'go .': is one text, and a list of texts is needed"):
+        opened.translate("go .")
     with pytest.raises(UserError, match=r"edits\['decoder'\].gate"):
         language_model.scores(language_model.example(8), {"decoder": Edit(gate=ones)})
 

@@ -1,15 +1,38 @@
 """Lines on stderr about a text that was imported."""
 
 import sys
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
 
 from attention_jax.data.text import Text
 
+MOST_HELD_OUT = 0.2  # the largest share of a text that is held out without a warning
 
-def tell_text(text: Text) -> None:
-    """Print the text's counts, and how many tokens its tokenizer does not know."""
+
+def tell_text(text: Text, data: ConfigDict) -> None:
+    """Print the text's counts, and its unknown tokens; warn if far more of it is held out than was asked for.
+
+    Documents are drawn by their number: of a few that differ in length, a tenth may be most of the text.
+    """
     splits = text.meta["splits"]
     counts = ", ".join(f"{found['tokens']:,} {name}" for name, found in splits.items())
     print(f"tokens: {counts}; vocabulary: {text.vocabulary:,}", file=sys.stderr)
+    _tell_held_out(splits, data)
     unknown = ", ".join(f"{found['unknown']:,} {name}" for name, found in splits.items() if found["unknown"])
     if unknown:
         print(f"tokens of characters that are not in the training text: {unknown}", file=sys.stderr)
+
+
+def _tell_held_out(splits: Mapping[str, Mapping[str, int]], data: ConfigDict) -> None:
+    shares = {"validation": data.held_out, "test": data.held_out_test}
+    paths = {"validation": data.validation_path, "test": data.test_path}
+    drawn = [name for name, path in paths.items() if name in splits and not path]
+    held_out = sum(splits[name]["tokens"] for name in drawn)
+    share = held_out / (held_out + splits["train"]["tokens"])
+    if share > max(MOST_HELD_OUT, 2 * sum(shares[name] for name in drawn)):
+        print(
+            f"warning: {share:.0%} of the text is held out: whole documents are drawn, and they differ in length. Name "
+            "files instead, as --config.data.validation_path=FILE.",
+            file=sys.stderr,
+        )

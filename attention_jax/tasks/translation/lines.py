@@ -9,6 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attention_jax.data.sentences import Sentences
+from attention_jax.data.tokenizers import UNK
 from attention_jax.errors import UserError
 from attention_jax.tasks.translation.outputs import ATTENTION_WRITERS
 from attention_jax.tasks.translation.translating import Trained, encode, translate, translate_n_best
@@ -27,9 +28,11 @@ def translate_lines(config: ConfigDict, trained: Trained, lines: Iterable[str], 
         raise UserError(f"--attention={attention_file}: config.model.kwargs.attends='never' has no attention to show.")
     if attention_file and Path(attention_file).suffix not in ATTENTION_WRITERS:
         raise UserError(f"--attention={attention_file}: its name must end in {' or '.join(ATTENTION_WRITERS)}.")
+    unknown = words = 0
     for block in _blocks(enumerate(lines)):
         texts = {number: text for number, text in block if text.strip()}
         sources = encode(trained.corpus.source, texts.values())
+        unknown, words = unknown + int(np.sum(sources.tokens == UNK)), words + len(sources.tokens) - len(sources)
         _require_room_of_lines(trained, [*texts], sources)
         translated = dict(zip(texts, _hypotheses(config, trained, sources, [*texts]), strict=True)) if texts else {}
         if attention_file and translated:
@@ -38,6 +41,10 @@ def translate_lines(config: ConfigDict, trained: Trained, lines: Iterable[str], 
             attention_file = ""
         for number, _ in block:
             yield from _written(translated.get(number, ()), trained.corpus.target.decode, config.evaluate.n_best)
+    if unknown:
+        print(
+            f"{unknown:,} of {words:,} source tokens are not in the vocabulary: each is read as <unk>", file=sys.stderr
+        )
     if attention_file:
         print(f"no line to translate: {attention_file} was not written", file=sys.stderr)
 

@@ -67,7 +67,11 @@ class OpenedTranslator(Opened):
         return self.session.corpus.target
 
     def translate(self, texts: Sequence[str], edits: Edits = NO_EDITS) -> list[str]:
-        """The translation of each text, as `config.evaluate` says. Raises ValueError for edits that are not gates."""
+        """The translation of each text, as `config.evaluate` says.
+
+        Raises UserError for one text that is not in a list, ValueError for edits that are not gates.
+        """
+        _require_list(texts)
         return translate_texts(self._with(edits), texts)
 
     def attention(
@@ -77,6 +81,7 @@ class OpenedTranslator(Opened):
 
         Targets are the model's translations unless given, made without edits.
         """
+        _require_list(texts)
         changes = self.edited(edits)
         targets = self.translate(texts) if targets is None else targets
         source, target = encode(self.source, texts), encode(self.target, targets)
@@ -155,3 +160,8 @@ class OpenedTranslator(Opened):
         if name not in splits:
             raise UserError(f"split={name!r}: choose one of {', '.join(splits)}.")
         return splits[name]
+
+
+def _require_list(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise UserError(f"{texts!r}: is one text, and a list of texts is needed: [{texts!r}].")
