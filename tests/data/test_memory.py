@@ -62,7 +62,8 @@ source = "jsonl" if path.suffix == ".jsonl" else "text"
 config = BASE._replace(source=source, path=str(path), tokenizer=tokenizer, vocabulary=320)
 split = load_text(path.with_suffix("." + tokenizer), config).splits["train"]
 for batches in (Windows.of(split, 64, 8), Packed.of(split, 64, 8)):
-    for step in range(0, batches.steps_per_epoch, max(batches.steps_per_epoch // 20, 1)):
+    epoch = len(split.tokens) // (64 * 8)  # steps
+    for step in range(0, epoch, max(epoch // 20, 1)):
         batches.rows(0, step, step + 4)
 status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
 own, peak = (int(status[name].split()[0]) // 1024 for name in ("RssAnon", "VmHWM"))
