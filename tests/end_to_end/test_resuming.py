@@ -47,6 +47,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_result(finished, tmp_pat
     assert_same_run(tmp_path / "run", unbroken)
 
 
+@pytest.mark.slow
 def test_what_a_run_reports_does_not_depend_on_what_is_left_of_its_log(finished, tmp_path):
     launcher, unbroken, _ = finished
     log = (unbroken / "metrics.jsonl").read_text()
@@ -131,7 +132,8 @@ def of_two_seeds(finished, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kill", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [False, True])
 def test_a_finished_run_gains_seeds_and_is_what_it_would_be_with_all_from_the_start(
     finished, of_two_seeds, tmp_path, kill
 ):

@@ -101,6 +101,7 @@ def test_a_cell_that_diverges_is_reported_and_the_others_go_on(sweeper, how, cap
     assert [row["not counted"] for row in sweeper.table()] == ["", "1 diverged"]
 
 
+@pytest.mark.slow
 def test_a_result_that_cannot_be_read_is_made_again(sweeper):
     sweeper.run(RATES)
     path = sweeper.cells()[1] / "result.json"
@@ -110,6 +111,7 @@ def test_a_result_that_cannot_be_read_is_made_again(sweeper):
     assert numbers(json.loads(path.read_text())) == before
 
 
+@pytest.mark.slow
 def test_cells_that_trained_together_and_lost_their_logs_have_them_again(sweeper):
     space = grid("optimizer.learning_rate", (1e-2, 3e-3))
     sweeper.run(space, population__how="vmap")
@@ -174,6 +176,7 @@ def test_another_code_version_is_listed_and_not_mixed_unless_told(sweeper, monke
     assert len(names) == 6
 
 
+@pytest.mark.slow
 def test_what_another_process_holds_is_left_to_it(sweeper):
     plan = sweeper.plan(RATES).plan
     taken = plan.programs[0].waves[1][0]

@@ -46,13 +46,11 @@ def test_lines_are_translated_through_a_pipe_in_order_and_empty_ones_stay(finish
     command = [*launcher.command(folder, "--mode=translate", config="")]
     process = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, cwd=ROOT, timeout=200)
     assert process.returncode == 0, process.stderr
+    assert re.search(r"\d+ of 40 source tokens are not in the vocabulary: each is read as <unk>", process.stderr)
     found = process.stdout.split("\n")
     assert len(found) == 5
     assert found[0] == found[3] != ""
     assert found[1] == found[4] == ""
-    (tmp_path / "in.txt").write_text("The zorg sleeps.\n", encoding="utf-8")
-    told = launcher.run(folder, "--mode=translate", f"--input={tmp_path / 'in.txt'}", config="").err
-    assert re.search("[1-4] of 4 source tokens are not in the vocabulary: each is read as <unk>", told)
     (tmp_path / "in.txt").write_text("\n".join(lines), encoding="utf-8")
     files = (f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'out.txt'}", f"--attention={tmp_path / 'a.html'}")
     process = launcher.run(folder, "--mode=translate", *files, config="")
