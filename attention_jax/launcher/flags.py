@@ -9,7 +9,7 @@ from ml_collections import config_flags
 
 from attention_jax.errors import UserError
 from attention_jax.launcher import config_files, stored
-from attention_jax.launcher.messages import fail, unreadable
+from attention_jax.launcher.messages import end_output, fail, unreadable
 from attention_jax.launcher.modes import MODES
 from attention_jax.runs.provenance import program
 
@@ -69,7 +69,10 @@ resumes an unfinished run.
 def parse(argv: list[str]) -> list[str]:
     """Read the flags; a config that cannot be read or overridden is refused in one line."""
     if set(argv[1:]) & set(HELP):
-        print(help_text())
+        try:
+            print(help_text(), flush=True)
+        except BrokenPipeError:
+            end_output()
         sys.exit()
     try:
         argv = _with_configs(argv)

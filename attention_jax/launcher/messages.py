@@ -14,6 +14,11 @@ from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.keys import ABBREVIATIONS, lacking, meant
 
 
+def end_output() -> None:
+    """Write no more: the reader of standard output, such as head, has seen enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
     """`run(argv)`, with what the user can mend told in one line."""
     try:
@@ -23,8 +28,8 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
         sys.exit(130)
     except UserError as error:
         fail(str(error))
-    except BrokenPipeError:  # the reader of our output, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        end_output()
     except AttributeError as error:
         if not (key := lacking(error)):
             raise

@@ -47,3 +47,9 @@ def test_the_command_that_is_kept_can_be_given_again(monkeypatch, started, writt
 def test_an_installed_copy_is_of_no_commit_though_it_lies_in_a_repository(monkeypatch):
     monkeypatch.setattr(provenance, "ROOT", ROOT / "attention_jax")
     assert provenance.provenance.__wrapped__()["code"] == {"commit": "", "changed": None}
+
+
+def test_help_stops_where_its_reader_does():
+    command = ["bash", "-o", "pipefail", "-c", f"{sys.executable} launch.py --help | head -n 0"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
