@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import jax
+import pytest
 from support import ROOT
 
 PAGE = ROOT / "docs" / "tutorial.md"
@@ -20,6 +21,7 @@ def run_command(text, folder):
     subprocess.run([sys.executable, ROOT / script, *arguments], cwd=folder, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_its_code_runs_and_prints_what_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}

@@ -35,7 +35,8 @@ VARIANTS = [(name, v) for name, vs in OTHERS.items() for v in vs] + [("nmt", v) 
 LATER = (
     "sine_linear", "blobs", "luong_dot,embedded", "luong_concat,embedded", "luong_location,embedded",
     "luong_local_m,embedded", "transformer_tiny,embedded", "transformer_small,embedded", "transformer_big,embedded",
-    "luong_general,embedded", "transformer_base,embedded", "bahdanau,tatoeba_600", "bahdanau,tsv",
+    "luong_general,embedded", "luong_local_p,embedded", "transformer_base,embedded", "bahdanau,tatoeba_600",
+    "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel", "bahdanau,tfds", "core", "costs",
 )  # fmt: skip
 RUN = [pytest.param(*pair, marks=[pytest.mark.slow] if pair[1] in LATER else []) for pair in VARIANTS]
 DESCRIBED = [

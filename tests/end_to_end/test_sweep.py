@@ -79,6 +79,7 @@ def test_started_again_nothing_runs_and_with_more_seeds_only_they_do(sweeper):
     assert {name: after[name] for name in before} == before
 
 
+@pytest.mark.slow
 def test_a_failed_cell_stops_no_other_and_is_listed_at_the_end(sweeper):
     space = grid("train.init_from", ("nowhere", ""))
     with pytest.raises(UserError, match=r"1 of 2 cells failed, 0 are missing:\n .*nowhere.* holds no run"):
@@ -225,6 +226,7 @@ def test_a_plan_says_what_shares_a_program_and_how_long_it_will_take(sweeper, ca
     assert not (sweeper.folder / "sweep").exists()  # it writes nothing
 
 
+@pytest.mark.slow
 def test_the_answer_compares_sentences_where_it_can(sweeper):
     sweeper.run(RATES, sweep__metric="test.bleu,test.chrf")
     first, second = sweeper.table()

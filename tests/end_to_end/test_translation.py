@@ -173,6 +173,7 @@ def test_result_and_report_tell_by_split_what_was_kept_out_and_why(launcher, tmp
     assert [re.findall(r">([^<]*)</td>", row) for row in rows] == [["8", "1", "1", ""]]
 
 
+@pytest.mark.slow
 def test_a_report_of_an_older_import_is_written(finished, tmp_path):
     launcher, folder, _ = finished
     shutil.copytree(folder, tmp_path / "w")

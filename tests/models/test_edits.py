@@ -58,6 +58,7 @@ def test_open_gates_change_nothing_and_half_open_ones_do(transformer):
     assert not np.allclose(logits(transformer, {"cross": Edit(gate.at[0, 1].set(0.5))}), whole, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_head_did_may_be_put_back_and_another_sentences_may_be_put_in(transformer, kind):
     whole, found = logits(transformer), seen(transformer)[kind]

@@ -227,6 +227,7 @@ def start(tmp_path):
     return start_with
 
 
+@pytest.mark.slow
 def test_a_nan_of_a_seed_that_joins_is_named_by_that_seed(start, monkeypatch):
     start(0)
     named, original = [], modes.watched
