@@ -74,7 +74,8 @@ def entmax15(scores: Scores, mask: Mask | None = None) -> Weights:
 def top_k_softmax(scores: Scores, mask: Mask | None = None, *, k: int) -> Weights:
     """Softmax over a query's k highest scores, and others that equal the lowest of them (Gupta et al. 2021, §3)."""
     scores_f32, allowed = with_mask(scores, mask)
-    ranked = jnp.where(allowed, jax.lax.stop_gradient(scores_f32), -jnp.inf)
+    # The barrier: were the scores computed twice, in other roundings, the lowest might not equal itself.
+    ranked = jax.lax.optimization_barrier(jnp.where(allowed, jax.lax.stop_gradient(scores_f32), -jnp.inf))
     lowest = jax.lax.top_k(ranked, min(k, scores.shape[-1]))[0][..., -1:]
     return masked_softmax(scores_f32, allowed & (ranked >= lowest)).astype(scores.dtype)
 
