@@ -20,7 +20,7 @@ from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
-from attention_jax.runs.training import check_training, timetable_of
+from attention_jax.runs.training import check_training, trainer_of
 from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.algorithmic import open_algorithmic
 from attention_jax.tasks.language_model.extrapolation import BEYOND, conclude, name_of
@@ -31,8 +31,6 @@ from attention_jax.tasks.language_model.source import Curves
 from attention_jax.tasks.language_model.text import identify, open_text
 from attention_jax.tasks.language_model.training import task_of
 from attention_jax.training.description import Description
-from attention_jax.training.hyper import rule_of
-from attention_jax.training.loop import trainer
 
 OPENERS = {"algorithmic": open_algorithmic, "text": open_text}
 
@@ -40,10 +38,9 @@ OPENERS = {"algorithmic": open_algorithmic, "text": open_text}
 def together(session: Session, how: str) -> Together:
     """What runs that differ in seed, task and optimizer share: a source and every program."""
     check_usable(session)
-    timetable = timetable_of(session.config)
     return Together(
         finish=functools.partial(finish, session),
-        trainer=trainer(task_of(session), timetable, rule_of(session.config.optimizer), how),
+        trainer=trainer_of(session.config, task_of(session), how),
         traced=session.source.traced,
     )
 

@@ -5,11 +5,10 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jax
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.launcher.description import table_of
+from attention_jax.launcher.description import describe_step
 from attention_jax.reports.page import show
 from attention_jax.reports.run import estimate, run_page
 from attention_jax.runs.code import Code, changed_since
@@ -27,7 +26,6 @@ from attention_jax.sweeps.folder import Sweep, current_code, failures, is_sweep,
 from attention_jax.sweeps.planning import describe_plan, make_plan, preview
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.working import work
-from attention_jax.training.cost import cost
 from attention_jax.training.progress import tell
 from attention_jax.training.replay import watched
 
@@ -127,13 +125,9 @@ def prepare(experiment: Experiment, request: Request) -> None:
 
 
 def describe(experiment: Experiment, request: Request) -> None:
-    """Parameters, memory and FLOPs of one training step, without data or training."""
+    """Parameters and where they lie, memory and FLOPs of one training step, without data or training."""
     description = experiment.describe(request.config)
-    print(table_of(description.parameters, request.verbose))
-    spent = cost(description.step, *description.arguments)
-    print(f"\nparameters        {sum(leaf.size for leaf in jax.tree.leaves(description.parameters)):,}")
-    print(f"memory a step     {spent.bytes / 2**20:,.1f} MiB")
-    print(f"FLOPs a step      {spent.flops:,.0f}")
+    print(describe_step(description, request.verbose))
 
 
 def sweep(experiment: Experiment, request: Request) -> None:

@@ -8,19 +8,20 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from ml_collections import ConfigDict
 
+from attention_jax import stopping
 from attention_jax.errors import UserError
 from attention_jax.files import write_whole
 from attention_jax.runs.config import flatten, tupled
-from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.taking import is_to_take, take
-from attention_jax.training.checkpoints import steps_in
+from attention_jax.training.clock import Clock
 from attention_jax.training.hyper import DEFAULTS, settled
+from attention_jax.training.storage import steps_in
 
 POLL = 0.1  # seconds
 SPARE = 2**16  # bytes that a line of metrics and its events may need
@@ -44,6 +45,7 @@ class Run:
         self._share = share
         self.profile = path / "profile" if profile else None
         self.seeds_before: tuple[int, ...] = ()  # of a finished run that is to gain seeds: those that it has
+        self.clock = Clock()
         self._started = started
         self._earlier = 0.0
         self._events: dict[int, Any] = {}
@@ -63,14 +65,19 @@ class Run:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def rewind(self, step: int, lines: Sequence[dict] | None = None) -> None:
-        """Write metrics.jsonl up to a restored step; the resumed run goes on from there.
+    def record(self, step: int) -> dict[str, Any]:
+        """What a checkpoint keeps of the run: its metrics up to a step, and where its time went."""
+        return {"metrics": self.metrics(until=step), "seconds": self.seconds(), "clock": dict(self.clock.seconds)}
 
-        `lines` are the metrics that the step's checkpoint kept; None where it kept none: the file's are taken.
-        """
-        self._lines = self.metrics(step) if lines is None else list(lines)
+    def rewind(self, record: Mapping[str, Any] | None) -> None:
+        """Write metrics.jsonl as a checkpoint kept it, None: without a line; the resumed run goes on from there."""
+        reached = max((line["seconds"] for line in self.metrics()), default=0.0)
+        self._lines = [] if record is None else list(record["metrics"])
         write_whole(self.path / "metrics.jsonl", "".join(map(_line, self._lines)))
-        self._earlier = max((line["seconds"] for line in self._lines), default=0.0)
+        if record is not None:
+            self.clock.go_on(record["clock"])
+        self._earlier = max(reached, record["seconds"] if record else 0.0)
+        self.clock.add("lost", self._earlier - (record["seconds"] if record else 0.0))
 
     def metrics(self, until: float = math.inf) -> list[dict]:
         """Every line of metrics.jsonl up to a step, null where a number was not finite.
@@ -281,7 +288,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def hold(path: Path, wait: bool = False, is_interrupted: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def hold(path: Path, wait: bool = False) -> Iterator[None]:
     """Hold the folder for this process; the kernel lets go when the process ends, however it ends.
 
     Where another process holds it: raises Busy, or waits. Raises Interrupted where it is asked to stop meanwhile.
@@ -295,8 +302,7 @@ def hold(path: Path, wait: bool = False, is_interrupted: Callable[[], bool] = la
             owner = (path / ".lock").read_text(encoding="utf-8")
             if not wait:
                 raise Busy(f"{path}: in use by process {owner}. Wait for it, or choose another --workdir.")
-            if is_interrupted():
-                raise Interrupted(f"stopped while process {owner} had {path}.")
+            stopping.poll_alone()
             time.sleep(POLL)
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -186,7 +186,7 @@ def new_moments(params: Any, optimizer: str) -> Any:
 def update(
     gradients: Any, moments: Any, params: Any, step: Array, hyper: Mapping, rule: Rule
 ) -> tuple[Any, Any, dict[str, Float[Array, ""]]]:
-    """New parameters, new moments, and the gradient norm (before clipping) and learning rate used.
+    """New parameters, new moments, and the norms of gradient (before clipping) and change, and the rate used.
 
     θ ← θ − η_t (d(g · min(1, c / ‖g‖)) + λ θ) (Pascanu et al. 2013, alg. 1; Loshchilov & Hutter 2019, alg. 2), d being
     the optimizer's direction. Weight decay λ acts on matrices, not on biases and gains.
@@ -203,9 +203,11 @@ def update(
         decay = hyper["weight_decay"] * param if param.ndim > 1 else 0
         return (param - rate * (change + decay)).astype(param.dtype)
 
-    exact = jax.tree.map(apply, exact, direction)
-    rounded = jax.tree.map(lambda one, param: one.astype(param.dtype), exact, params)
-    return rounded, _with_master(moments, exact, params), {"gradient_norm": norm, "learning_rate": rate}
+    new = jax.tree.map(apply, exact, direction)
+    rounded = jax.tree.map(lambda one, param: one.astype(param.dtype), new, params)
+    change = optax.tree.norm(jax.tree.map(jnp.subtract, new, exact))
+    scalars = {"gradient_norm": norm, "update_norm": change, "learning_rate": rate}
+    return rounded, _with_master(moments, new, params), scalars
 
 
 def _exact(moments: Any, params: Any) -> tuple[Any, Any]:
