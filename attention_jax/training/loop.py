@@ -251,7 +251,5 @@ def _with_best(
     if not score > state.best.score:
         return state
     keep(averaged_variables(state) if timetable.best_by.startswith(AVERAGED) else state.variables)
-    best: Any = Best(
-        score, np.array(whole(state.step))
-    )  # a copy: the next step is given the state, each buffer of it once
-    return state._replace(best=place(best, mesh_of_state(state), WHOLE))
+    step: Any = np.array(whole(state.step))  # a copy: the next step is given the state, and each buffer of it once
+    return state._replace(best=place(Best(score, step), mesh_of_state(state), WHOLE))
