@@ -50,7 +50,7 @@ def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
         {"train": {"loss": loss}, **session.measure(variables, config)}
         for loss, variables in zip(logged, every, strict=True)
     ]
-    prompts.write_samples(session, config, every[0], run.path)
+    prompts.write_samples(session, config, every[0], run.own)
     data = {} if session.source.text is None else {k: v for k, v in session.source.text.meta.items() if k != "digests"}
     more = {"backend": session.model.backend, "cost": session.cost | pace(run, config), "data": data}
     return over_seeds(results) | more
@@ -101,7 +101,7 @@ def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list
     """The result, what the model writes, and what it was trained on."""
     del session
     shown = [result_table(flatten(result)), text_table(result["data"]["splits"])]
-    samples = prompts.read_samples(run.path)
+    samples = prompts.read_samples(run.own)
     return [*shown, samples_table(samples, config.seeds[0])] if samples else shown
 
 

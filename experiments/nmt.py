@@ -84,7 +84,7 @@ def _finish(session: Session, steps_per_epoch: int, config: ConfigDict, run: Run
     losses = [run.mean_over_steps("train.loss", seed, after=last_epoch) for seed in config.seeds]
     every = session.trained(config, run.path)
     found = [measure(session, trained) for trained in every]
-    write_outputs(config, run.path, every[0], [outputs for _, outputs in found])
+    write_outputs(config, run.own, every[0], [outputs for _, outputs in found])
     results = [numbers for numbers, _ in found]
     if len(results) == len(losses):
         results = [
@@ -136,7 +136,7 @@ def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list
     for name in HELD_OUT:
         if name in session.corpus.splits:
             references = session.corpus.splits[name].references[:SHOWN_TRANSLATIONS]
-            hypotheses = (run.path / f"predictions.{name}.txt").read_text(encoding="utf-8").split("\n")
+            hypotheses = (run.own / f"predictions.{name}.txt").read_text(encoding="utf-8").split("\n")
             sources, targets = [r.source for r in references], [r.targets for r in references]
             shown.append(translation_table(name, sources, hypotheses[: len(references)], targets))
     return shown

@@ -57,7 +57,7 @@ def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
         {"train": {"loss": last}, **with_areas(session, session.measure(variables, config))}
         for last, variables in zip(logged, every, strict=True)
     ]
-    write_portraits(session, config, run.path, every[0])
+    write_portraits(session, config, run.own, every[0])
     return over_seeds(found) | {"backend": session.model.backend, "cost": session.cost | pace(run, config)}
 
 
@@ -112,7 +112,7 @@ def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> lis
             run.metrics(), {NATS: {"train": "train.loss"}}, folder / "learning.png", "Training loss by step.", palette
         ),
     ]
-    with np.load(run.path / "attention.npz") as kept:
+    with np.load(run.own / "attention.npz") as kept:
         maps = [attention_maps({name: dict(kept)}, folder / "attention.png")] if kept.files else []
     return [*drawn, *maps]
 

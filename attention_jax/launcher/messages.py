@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from attention_jax import stopping
+from attention_jax import hosts, stopping
 from attention_jax.errors import UserError, missing
 from attention_jax.launcher import config_files
 from attention_jax.runs.config import flatten
@@ -28,6 +28,7 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
         print(f"\n{stop}", file=sys.stderr)
         stopping.end()
     except UserError as error:
+        hosts.leave(str(error))
         fail(str(error))
     except BrokenPipeError:
         end_output()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from attention_jax import hosts
 from attention_jax.errors import UserError
 from attention_jax.launcher.description import describe_step
 from attention_jax.reports.page import show
@@ -34,7 +35,7 @@ def train(experiment: Experiment, request: Request) -> None:
     """Start, resume or go on with a run, for more steps or with more seeds; then write figures, report and result."""
     config = request.config
     with request.open(extend=True) as run:
-        if run.seeds_before or run.result() is None:
+        if run.seeds_before or not hosts.by_first(lambda: run.result() is not None):
             code = current_code(experiment, config)  # as it is now
             experiment.check(config)
             session = experiment.open(config, run.path / "data")
@@ -53,11 +54,12 @@ def train(experiment: Experiment, request: Request) -> None:
                 result |= made_by([run.result() or {}, result])
             result["seconds"] = round(trained.seconds(), 2)
             _write_report(experiment, session, config, trained, result, run.path.name)
-            write_result(trained.path, result)
-            take(run.path)
-        else:
+            write_result(trained.own, result)
+            take(run.own)
+        elif hosts.is_first():
             _tell_finished(run, current_code(experiment, config))
-        _print_result(run)
+        if hosts.is_first():
+            _print_result(run)
 
 
 def evaluate(experiment: Experiment, request: Request) -> None:
@@ -299,7 +301,7 @@ def _write_report(
     tables = experiment.tables(session, config, run, result)
     figures = experiment.figures(session, config, run, result)
     page = run_page(f"{config.experiment}: {name}", flatten(config), flatten(result), tables, figures, to_json(config))
-    write_whole(run.path / "report.html", page)
+    write_whole(run.own / "report.html", page)
 
 
 def _print_result(run: Run) -> None:

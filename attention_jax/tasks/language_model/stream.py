@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from attention_jax import hosts
 from attention_jax.data.config import TextConfig
 from attention_jax.data.packing import Packed
 from attention_jax.data.text import Counts, TextSplit
@@ -37,7 +38,7 @@ def open_stream(config: ConfigDict, folder: Path | None) -> Source:
     """
     data = config.data
     check(config)
-    text = None if folder is None else load_text(folder, which(data))
+    text = None if folder is None else hosts.in_turn(lambda: load_text(folder, which(data)))
     splits = _no_text(data.length) if text is None else text.splits
     stream = PACKINGS[data.packing](splits["train"], data.length, data.batch)
     shown = jnp.asarray(np.array(splits["validation"].tokens[: data.length])[None], jnp.int32)

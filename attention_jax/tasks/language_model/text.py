@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from attention_jax import hosts
 from attention_jax.data.config import TextConfig
 from attention_jax.data.text_importing import identify_text, load_text, require_usable
 from attention_jax.data.tokenizers import PAD
@@ -38,7 +39,7 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
         raise UserError(f"config.data.task={data.task!r}: with config.data.source='text' choose {TASK!r}.")
     require_positive(data, "length", "batch", "evaluated", "sampled")
     contexts = lengths_of(data)
-    text = None if folder is None else load_text(folder, _which(data))
+    text = None if folder is None else hosts.in_turn(lambda: load_text(folder, _which(data)))
     if text is None:
         nothing = np.zeros(math.lcm(*contexts) + data.length + 2, np.uint16)
         train, held_out, vocabulary = nothing, nothing, data.vocabulary

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from attention_jax import hosts
 from attention_jax.data.batching import split_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, Reference, load_references
@@ -39,7 +40,7 @@ class Session:
     def corpus(self) -> Corpus:
         """The corpus, with the vocabularies of `config.train.init_from` if that names a run."""
         start = self.config.train.init_from
-        return load_or_import(self.folder, self.data, Path(start) / "data" if start else None)
+        return hosts.in_turn(lambda: load_or_import(self.folder, self.data, Path(start) / "data" if start else None))
 
     @functools.cached_property
     def programs(self) -> Translator:
