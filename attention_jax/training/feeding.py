@@ -35,6 +35,12 @@ def shapes_of(batches: Batches) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batches.read(batches.rows[0]))
 
 
+def shapes_of_step(table: Any, rows: Any) -> Any:
+    """The shapes of one step's batch, of what `Feed` gives."""
+    first = (lambda leaf: leaf.shape[1:]) if rows is None else (lambda leaf: (rows.shape[1], *leaf.shape[1:]))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(first(leaf), leaf.dtype), table)
+
+
 class Feed:
     """Lays batches out on a mesh, filled up to shapes that never change; tables are laid out once."""
 

@@ -16,10 +16,11 @@ from attention_jax.stopping import Interrupted
 from attention_jax.training.blueprint import Blueprint
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.clock import Clock
-from attention_jax.training.feeding import Batches, Feed, require_same_rows
+from attention_jax.training.feeding import Batches, Feed, require_same_rows, shapes_of_step
 from attention_jax.training.optimizer import Rule
 from attention_jax.training.pace import Pace
-from attention_jax.training.placement import MESH, Placement, mesh_of_state, place, whole
+from attention_jax.training.peaks import peak_of_all
+from attention_jax.training.placement import BY_SIZE, MESH, Placement, mesh_of_state, place, whole
 from attention_jax.training.population import POPULATIONS, Population
 from attention_jax.training.state import Best, TrainState, Variables, averaged_variables, no_metrics
 from attention_jax.training.step import PLAIN, Loss, Stepping, train_steps
@@ -38,7 +39,8 @@ class Task(NamedTuple):
     steps_per_epoch: int
     evaluate: Callable[[Variables], dict[str, float]]
     vocabulary: str = ""  # identifies the vocabulary that variables are trained with
-    placement: Placement = Placement()
+    placement: Placement = BY_SIZE
+    flops: Callable[[Any], float] | None = None  # the shapes of a step's batch → the model's FLOPs
 
 
 class Timetable(NamedTuple):
@@ -100,6 +102,17 @@ class Trainer(NamedTuple):
     stepping: Stepping
     population: Population
     feed: Feed
+    counted: dict[tuple, float]  # the FLOPs of a step, by the shapes of its batch
+
+    def flops_of(self, table: Any, rows: Any) -> float:
+        """The model's FLOPs of a step on batches of these shapes; 0 where they are not known or of no use."""
+        if self.task.flops is None or peak_of_all() is None:
+            return 0.0
+        batch = shapes_of_step(table, rows)
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
+        if shapes not in self.counted:
+            self.counted[shapes] = self.task.flops(batch)
+        return self.counted[shapes]
 
     @property
     def blueprint(self) -> Blueprint:
@@ -126,7 +139,7 @@ def trainer(
     """What trains `task`; `how` is a key of `POPULATIONS`, `mesh` is `config.mesh`."""
     steps = functools.partial(train_steps, task.loss, rule, stepping)
     feed = Feed(timetable.steps_per_call, stepping.accumulate)
-    return Trainer(task, timetable, rule, stepping, POPULATIONS[how](steps, mesh), feed)
+    return Trainer(task, timetable, rule, stepping, POPULATIONS[how](steps, mesh), feed, {})
 
 
 def fit(
@@ -201,7 +214,7 @@ def _train_to(
         items = seen.items[seen.goes_on].sum()
         new = float(items - before.items[seen.goes_on].sum())
         if not compiling:
-            pace.add(spent, count, len(hypers), new)
+            pace.add(spent, count, len(hypers), new, count * len(hypers) * trainer.flops_of(tables[0], rows[0]))
         hooks.advance(count, new, float(seen.loss[seen.goes_on].sum() / max(items, 1)))
     return population.unpack(packed), step
 
