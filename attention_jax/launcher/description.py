@@ -3,6 +3,9 @@
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
+
+from attention_jax.runs.config import flatten
 
 
 def table_of(parameters: Any, every_tensor: bool = False) -> str:
@@ -20,6 +23,14 @@ def table_of(parameters: Any, every_tensor: bool = False) -> str:
     summed = [(name, len(sizes), sum(sizes), f"{sum(sizes) / total:.1%}") for name, sizes in modules.items()]
     headers = ("module", "tensors", "parameters", "share")
     return tabulate(summed, headers=headers, intfmt=",", tablefmt="presto", colalign=("left", *["right"] * 3))
+
+
+def layers_of(config: ConfigDict) -> str:
+    """How a config's model has its layers: "stacked, rematerialized: dots", or "" where it is neither."""
+    flat = flatten(config)
+    stacked = ["stacked" for key, value in flat.items() if key.endswith(".stacked") and value]
+    remat = [value for key, value in flat.items() if key.endswith(".remat") and value != "none"]
+    return ", ".join([*stacked, *(f"rematerialized: {value}" for value in remat)])
 
 
 def _names(path: tuple) -> list[str]:

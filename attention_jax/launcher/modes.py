@@ -9,7 +9,7 @@ import jax
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.launcher.description import table_of
+from attention_jax.launcher.description import layers_of, table_of
 from attention_jax.reports.page import show
 from attention_jax.reports.run import estimate, run_page
 from attention_jax.runs.code import Code, changed_since
@@ -131,7 +131,9 @@ def describe(experiment: Experiment, request: Request) -> None:
     description = experiment.describe(request.config)
     print(table_of(description.parameters, request.verbose))
     spent = cost(description.step, *description.arguments)
-    print(f"\nparameters        {sum(leaf.size for leaf in jax.tree.leaves(description.parameters)):,}")
+    layers = layers_of(request.config)
+    print(f"\nlayers            {layers}" if layers else "")
+    print(f"parameters        {sum(leaf.size for leaf in jax.tree.leaves(description.parameters)):,}")
     print(f"memory a step     {spent.bytes / 2**20:,.1f} MiB")
     print(f"FLOPs a step      {spent.flops:,.0f}")
 
