@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.modules.transformer import REMAT, LayerSpec
-from attention_jax.ops.stacking import layer_of, stack, stack_layers
+from attention_jax.ops.stacking import at_layer, stack, stack_layers
 
 # (layer, x, index of the layer, what is its alone) → (x after it, anything else)
 OneLayer = Callable[[nn.Module, Array, Array | int, Any], tuple[Array, Any]]
@@ -25,7 +25,7 @@ class Layered(nn.Module, kw_only=True):
     layer: LayerSpec
 
     @nn.nowrap
-    def init_with_output(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    def init_with_output(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """As of any module; stacked layers are initialised one by one, to the numbers that they have unstacked."""
         output, variables = super().init_with_output(*args, **kwargs)
         return output, stack_layers(variables) if self.layer.stacked else variables
@@ -43,7 +43,7 @@ class Layered(nn.Module, kw_only=True):
             return self._scanned(name, layers[0], apply, x, (jnp.arange(len(layers)), own))
         found = []
         for index, layer in enumerate(layers):
-            x, more = apply(layer, x, index, layer_of(own, index))
+            x, more = apply(layer, x, index, at_layer(own, index))
             found.append(more)
         return x, stack(found)
 
@@ -52,7 +52,7 @@ class Layered(nn.Module, kw_only=True):
         if not self._is_scanned:
             return layers
         held, alone, shared = self._held(name), _alone(layers[0]), _shared(layers[0])
-        return [alone.bind(_with(layer_of(held, index), shared)) for index in range(len(layers))]
+        return [alone.bind(_with(at_layer(held, index), shared)) for index in range(len(layers))]
 
     @property
     def _is_scanned(self) -> bool:

@@ -27,7 +27,7 @@ from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, combine, window_mask
 from attention_jax.ops.positions import Encoding, Spec, make_encoding, require_usable
 from attention_jax.ops.shapes import require_choice, require_unset
-from attention_jax.ops.stacking import layer_of
+from attention_jax.ops.stacking import at_layer
 
 ACTIVATIONS: dict[str, Callable] = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu}
 SITES = ("embeddings", "residual", "attention", "hidden")
@@ -197,7 +197,7 @@ PLAIN = Look()
 
 def look_at(edits: Edits, kind: str, layer: int) -> Look:
     """What is asked of one layer's heads; the arrays of `edits` have layers as their first axis."""
-    return Look(layer_of(edits.get(kind, UNCHANGED), layer))
+    return Look(at_layer(edits.get(kind, UNCHANGED), layer))
 
 
 class Reading(NamedTuple):

@@ -1,4 +1,4 @@
-"""Layers' variables: a tree for each layer; or stacked, one tree for all, whose arrays have layers as the first axis."""
+"""Layers' variables: a tree for each layer, or stacked: one tree for all, whose arrays have layers first."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def unstack_layers(variables: Mapping[str, Any]) -> dict[str, Any]:
     return {collection: _unstacked(tree) for collection, tree in variables.items()}
 
 
-def layer_of(stack: Any, index: int) -> Any:
+def at_layer(stack: Any, index: int) -> Any:
     """The tree of one layer of a stack."""
     return jax.tree.map(lambda array: array[index], stack)
 
@@ -37,7 +37,8 @@ def layer_axes(path: tuple) -> int:
 
 
 def _stacked(tree: Mapping[str, Any]) -> dict[str, Any]:
-    others, layers = {}, {}
+    others: dict[str, Any] = {}
+    layers: dict[str, dict[int, Any]] = {}
     for key, value in tree.items():
         name = re.fullmatch(r"(\w+)_(\d+)", key)
         if name and name[1] in _NAMES:
@@ -48,11 +49,11 @@ def _stacked(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unstacked(tree: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in tree.items():
         if key in STACKS:
             count = len(jax.tree.leaves(value)[0])
-            found |= {f"{STACKS[key]}_{index}": layer_of(value, index) for index in range(count)}
+            found |= {f"{STACKS[key]}_{index}": at_layer(value, index) for index in range(count)}
         else:
             found[key] = value
     return found
