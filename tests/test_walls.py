@@ -24,7 +24,8 @@ ROOMS = {
     "sweeps": {"runs", "training", "evaluation", "reports"},
     "launcher": {"runs", "sweeps", "training", "reports"},  # and experiments, by name
 }
-EVERYWHERE = {"errors", "files"}  # the one exception meant for users, and how a file is written whole
+# The one exception meant for users, how a file is written whole, what processes agree on, and how one is stopped.
+EVERYWHERE = {"errors", "files", "hosts", "stopping"}
 HEAVY = ("matplotlib", "tensorflow_datasets", "orbax", "sacrebleu", "tensorboardX", "scipy", "jinja2", "submitit")
 
 

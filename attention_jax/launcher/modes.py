@@ -5,11 +5,11 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jax
 from ml_collections import ConfigDict
 
+from attention_jax import hosts
 from attention_jax.errors import UserError
-from attention_jax.launcher.description import layers_of, table_of
+from attention_jax.launcher.description import describe_step
 from attention_jax.reports.page import show
 from attention_jax.reports.run import estimate, run_page
 from attention_jax.runs.code import Code, changed_since
@@ -27,7 +27,6 @@ from attention_jax.sweeps.folder import Sweep, current_code, failures, is_sweep,
 from attention_jax.sweeps.planning import describe_plan, make_plan, preview
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.working import work
-from attention_jax.training.cost import cost
 from attention_jax.training.progress import tell
 from attention_jax.training.replay import watched
 
@@ -36,7 +35,7 @@ def train(experiment: Experiment, request: Request) -> None:
     """Start, resume or go on with a run, for more steps or with more seeds; then write figures, report and result."""
     config = request.config
     with request.open(extend=True) as run:
-        if run.seeds_before or run.result() is None:
+        if run.seeds_before or not hosts.by_first(lambda: run.result() is not None):
             code = current_code(experiment, config)  # as it is now
             experiment.check(config)
             session = experiment.open(config, run.path / "data")
@@ -55,11 +54,12 @@ def train(experiment: Experiment, request: Request) -> None:
                 result |= made_by([run.result() or {}, result])
             result["seconds"] = round(trained.seconds(), 2)
             _write_report(experiment, session, config, trained, result, run.path.name)
-            write_result(trained.path, result)
-            take(run.path)
-        else:
+            write_result(trained.own, result)
+            take(run.own)
+        elif hosts.is_first():
             _tell_finished(run, current_code(experiment, config))
-        _print_result(run)
+        if hosts.is_first():
+            _print_result(run)
 
 
 def evaluate(experiment: Experiment, request: Request) -> None:
@@ -127,15 +127,9 @@ def prepare(experiment: Experiment, request: Request) -> None:
 
 
 def describe(experiment: Experiment, request: Request) -> None:
-    """Parameters, memory and FLOPs of one training step, without data or training."""
+    """Parameters and where they lie, memory and FLOPs of one training step, without data or training."""
     description = experiment.describe(request.config)
-    print(table_of(description.parameters, request.verbose))
-    spent = cost(description.step, *description.arguments)
-    layers = layers_of(request.config)
-    print(f"\nlayers            {layers}" if layers else "")
-    print(f"parameters        {sum(leaf.size for leaf in jax.tree.leaves(description.parameters)):,}")
-    print(f"memory a step     {spent.bytes / 2**20:,.1f} MiB")
-    print(f"FLOPs a step      {spent.flops:,.0f}")
+    print(describe_step(request.config, description, request.verbose))
 
 
 def sweep(experiment: Experiment, request: Request) -> None:
@@ -307,7 +301,7 @@ def _write_report(
     tables = experiment.tables(session, config, run, result)
     figures = experiment.figures(session, config, run, result)
     page = run_page(f"{config.experiment}: {name}", flatten(config), flatten(result), tables, figures, to_json(config))
-    write_whole(run.path / "report.html", page)
+    write_whole(run.own / "report.html", page)
 
 
 def _print_result(run: Run) -> None:

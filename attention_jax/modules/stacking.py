@@ -30,6 +30,7 @@ class Layered(nn.Module, kw_only=True):
         output, variables = super().init_with_output(*args, **kwargs)
         return output, stack_layers(variables) if self.layer.stacked else variables
 
+    @nn.nowrap
     def through(
         self, name: str, layers: Sequence[nn.Module], one: OneLayer, x: Float[Array, "batch t d"], own: Any
     ) -> tuple[Float[Array, "batch t d"], Any]:
@@ -47,11 +48,12 @@ class Layered(nn.Module, kw_only=True):
             found.append(more)
         return x, stack(found)
 
+    @nn.nowrap
     def each(self, name: str, layers: Sequence[nn.Module]) -> Sequence[nn.Module]:
         """The layers of the stack `name`, each with its variables."""
         if not self._is_scanned:
             return layers
-        held, alone, shared = self._held(name), _alone(layers[0]), _shared(layers[0])
+        held, alone, shared = self._held(name), _alone(name, layers[0]), _shared(layers[0])
         return [alone.bind(_with(at_layer(held, index), shared)) for index in range(len(layers))]
 
     @property
@@ -62,7 +64,7 @@ class Layered(nn.Module, kw_only=True):
         return {collection: tree[name] for collection, tree in self.variables.items() if name in tree}
 
     def _scanned(self, name: str, like: nn.Module, apply: OneLayer, x: Array, own: tuple) -> tuple[Array, Any]:
-        held, alone, shared = self._held(name), _alone(like), _shared(like)
+        held, alone, shared = self._held(name), _alone(name, like), _shared(like)
         changing = [
             collection for collection in held if collection != "params" and self.is_mutable_collection(collection)
         ]
@@ -86,9 +88,9 @@ def rematerialized(one: OneLayer, spec: LayerSpec) -> OneLayer:
     return nn.remat(one, policy=REMAT[spec.remat], prevent_cse=not spec.stacked)
 
 
-def _alone(layer: nn.Module) -> nn.Module:
+def _alone(name: str, layer: nn.Module) -> nn.Module:
     """The layer without variables, whose encoding is a part of it even where layers share one."""
-    return layer.clone(parent=None, name=None, encoding=layer.encoding.clone(parent=None, name=None))
+    return layer.clone(parent=None, name=name, encoding=layer.encoding.clone(parent=None, name=None))
 
 
 def _shared(layer: nn.Module) -> dict[str, Any]:

@@ -24,7 +24,7 @@ READERS = (
         "attention_jax/tasks/*messages.py",
     ),
     *("attention_jax/evaluation/comparison.py", "attention_jax/evaluation/by_group.py"),
-    *("attention_jax/runs/interrupt.py", "attention_jax/runs/provenance.py", "attention_jax/runs/taking.py"),
+    *("attention_jax/stopping.py", "attention_jax/runs/provenance.py", "attention_jax/runs/taking.py"),
     "attention_jax/training/progress.py",
 )
 INSTALLED = ("site-packages", "dist-packages")

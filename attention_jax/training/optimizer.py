@@ -56,30 +56,26 @@ def by_layer(one: optax.GradientTransformation) -> optax.GradientTransformation:
 
     def init(params):
         others, stacks = _parts(params)
-        return (
-            (one.init(others), {name: jax.vmap(one.init)(stacks[name]) for name in stacks})
-            if stacks
-            else one.init(params)
-        )
+        return (one.init(others), [jax.vmap(one.init)(stack) for stack in stacks]) if stacks else one.init(params)
 
     def update(gradients, state, params):
         others, stacks = _parts(params)
         if not stacks:
             return one.update(gradients, state, params)
         own, of_stacks = _parts(gradients)
-        changed, after = one.update(own, state[0], others)
-        found = {name: jax.vmap(one.update)(of_stacks[name], state[1][name], stacks[name]) for name in stacks}
-        directions = {name: direction for name, (direction, _) in found.items()}
-        return {**changed, **directions}, (after, {name: held for name, (_, held) in found.items()})
+        direction, after = one.update(own, state[0], others)
+        found = [jax.vmap(one.update)(*of_stack) for of_stack in zip(of_stacks, state[1], stacks, strict=True)]
+        for of_stack, _ in found:
+            direction |= of_stack
+        return direction, (after, [held for _, held in found])
 
     return optax.GradientTransformation(init, update)
 
 
-def _parts(params: Mapping) -> tuple[dict, dict]:
-    """The parameters that are not of a stack, and those of each stack."""
-    return {key: params[key] for key in params if key not in STACKS}, {
-        key: params[key] for key in params if key in STACKS
-    }
+def _parts(params: Mapping) -> tuple[dict, list[dict]]:
+    """The parameters that are not of a stack, and those of each stack, all with their paths."""
+    others = {key: tree for key, tree in params.items() if key not in STACKS}
+    return others, [{key: params[key]} for key in STACKS if key in params]
 
 
 def adam(hyper: Mapping) -> optax.GradientTransformation:
@@ -219,7 +215,7 @@ def new_moments(params: Any, optimizer: str) -> Any:
 def update(
     gradients: Any, moments: Any, params: Any, step: Array, hyper: Mapping, rule: Rule
 ) -> tuple[Any, Any, dict[str, Float[Array, ""]]]:
-    """New parameters, new moments, and the gradient norm (before clipping) and learning rate used.
+    """New parameters, new moments, and the norms of gradient (before clipping) and change, and the rate used.
 
     θ ← θ − η_t (d(g · min(1, c / ‖g‖)) + λ θ) (Pascanu et al. 2013, alg. 1; Loshchilov & Hutter 2019, alg. 2), d being
     the optimizer's direction. Weight decay λ acts on matrices, not on biases and gains.
@@ -236,9 +232,11 @@ def update(
         decay = hyper["weight_decay"] * param if param.ndim - layer_axes(path) > 1 else 0
         return (param - rate * (change + decay)).astype(param.dtype)
 
-    exact = jax.tree_util.tree_map_with_path(apply, exact, direction)
-    rounded = jax.tree.map(lambda one, param: one.astype(param.dtype), exact, params)
-    return rounded, _with_master(moments, exact, params), {"gradient_norm": norm, "learning_rate": rate}
+    new = jax.tree_util.tree_map_with_path(apply, exact, direction)
+    rounded = jax.tree.map(lambda one, param: one.astype(param.dtype), new, params)
+    change = optax.tree.norm(jax.tree.map(jnp.subtract, new, exact))
+    scalars = {"gradient_norm": norm, "update_norm": change, "learning_rate": rate}
+    return rounded, _with_master(moments, new, params), scalars
 
 
 def _exact(moments: Any, params: Any) -> tuple[Any, Any]:

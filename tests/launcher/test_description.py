@@ -23,17 +23,17 @@ def rows(text):
 
 def test_it_sums_up_by_module():
     assert rows(table_of(PARAMETERS)) == [
-        ["module", "tensors", "parameters", "share"],
-        ["decoder_0", "3", "36", "0.9%"],
-        ["embedding", "1", "4,000", "98.4%"],
-        ["w_v", "1", "28", "0.7%"],
+        ["module", "tensors", "parameters", "share", "over"],
+        ["decoder_0", "3", "36", "0.9%", "whole"],
+        ["embedding", "1", "4,000", "98.4%", "whole"],
+        ["w_v", "1", "28", "0.7%", "whole"],
     ]
 
 
 def test_every_tensor_is_listed_where_that_is_asked_for():
     listed = rows(table_of(PARAMETERS, every_tensor=True))
-    assert listed[0] == ["tensor", "shape", "dtype", "size"]
-    assert ["decoder_0/attention/query", "4×4", "float32", "16"] in listed
+    assert listed[0] == ["tensor", "shape", "over", "dtype", "size"]
+    assert ["decoder_0/attention/query", "4×4", "whole", "float32", "16"] in listed
     assert len(listed) == 1 + 5
 
 

@@ -278,6 +278,15 @@ def test_an_optimizer_takes_each_layer_of_a_stack_where_it_would_take_it_alone(n
     assert not np.allclose(found["layers"]["bias"], start["layers"]["bias"])
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_an_optimizer_keeps_of_a_stacked_parameter_has_its_path_and_so_its_placement(name):
+    params = {"layers": {"query": jnp.zeros((LAYERS, 4, 6))}, "embedding": jnp.zeros((5, 4))}
+    state = jax.tree_util.tree_leaves_with_path(new_moments(params, name))
+    paths = [jax.tree_util.keystr(path) for path, leaf in state if leaf.shape == (LAYERS, 4, 6)]
+    assert paths
+    assert all(path.endswith("['layers']['query']") for path in paths)
+
+
 def test_a_population_of_stacked_models_has_members_first_and_then_layers():
     module = changed(language_model("t5", mixer="attention")[0], stacked=True)
     shapes = jax.eval_shape(jax.vmap(lambda key: module.init(key, TOKENS)), jax.random.split(jax.random.key(0), 2))

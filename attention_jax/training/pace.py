@@ -1,0 +1,31 @@
+"""How fast steps are: their time, tokens a second, and how many of them a call may run."""
+
+CALL = 5.0  # seconds that a call takes at most, so that a stop is heard in time
+
+
+class Pace:
+    """Wall time of steps since they were last logged; calls that compiled are left out.
+
+    `most` is how many steps the next call may run: 1 until a step's time is known.
+    """
+
+    def __init__(self, most: int = 1):
+        self.most = most
+        self._seconds, self._steps, self._items, self._members = 0.0, 0, 0.0, 1
+
+    def add(self, seconds: float, steps: int, members: int, items: float) -> None:
+        """A call of so many steps of each member, with the items of all of them."""
+        self._seconds += seconds
+        self._steps += steps
+        self._items += items
+        self._members = members
+        self.most = max(int(CALL * self._steps / max(self._seconds, 1e-9)), 1)
+
+    def values(self) -> dict[str, float]:
+        """The mean time of a member's step, and the tokens a second of all members, where a call was timed."""
+        if not self._steps:
+            return {}
+        return {
+            "train.step_seconds": self._seconds / self._steps / self._members,
+            "train.tokens_per_second": self._items / self._seconds,
+        }
