@@ -15,7 +15,7 @@ from typing import IO, Any
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.files import write_whole
+from attention_jax.files import read_json, write_whole
 from attention_jax.runs.config import flatten, tupled
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.taking import is_to_take, take
@@ -30,6 +30,7 @@ MADE = (
     *("checkpoints", "data", "figures", "report.html", "metrics.jsonl", "config.json", ".lock"),
 )
 MADE_WHOLE = ("profile", "data.partial")
+SECTIONS = ("data", "model", "train", "optimizer", "evaluate", "generate", "precision", "sweep", "population")
 
 
 class Busy(UserError):
@@ -113,7 +114,7 @@ class Run:
         """The finished run's result, or None. Raises UserError where it is damaged."""
         path = self.path / "result.json"
         try:
-            return json.loads(path.read_bytes()) if path.exists() else None
+            return as_result(read_json(path.read_bytes())) if path.exists() else None
         except ValueError as error:
             raise UserError(f"{path}: not a result ({error}). Delete it; --mode=train then measures again.") from None
 
@@ -205,14 +206,46 @@ def read_config(path: Path) -> ConfigDict | None:
     if not file.exists():
         return None
     try:
-        config = ConfigDict(tupled(json.loads(file.read_text(encoding="utf-8"))))
-    except (TypeError, ValueError) as error:
+        config = ConfigDict(_as_config(read_json(file.read_bytes())))
+    except (RecursionError, TypeError, ValueError) as error:
         raise UserError(f"{file}: not a config ({error}). Choose another --workdir.") from None
     if not {"experiment", "seeds", "precision"} <= set(config):
         raise UserError(f"{file}: not the config of a run. Choose another --workdir.")
     if "optimizer" in config:
         config.optimizer = {**DEFAULTS, **config.optimizer.to_dict()}
     return config.lock()
+
+
+def _as_config(found: Any) -> dict[str, Any]:
+    """What config.json says, with tuples. Raises ValueError where a part that every mode reads is of another type."""
+    if not isinstance(found, dict):
+        raise ValueError(f"a {type(found).__name__}, and an object is needed")
+    for key in (key for key in SECTIONS if key in found):
+        if not isinstance(found[key], dict):
+            raise ValueError(f"{key} is {found[key]!r}, and must be a section")
+    if not isinstance(found.get("experiment", ""), str):
+        raise ValueError(f"experiment is {found['experiment']!r}, and must be a text")
+    if not _are_seeds(found.get("seeds", [])):
+        raise ValueError(f"seeds is {found['seeds']!r}, and must be a list of whole numbers")
+    return tupled(found)
+
+
+def as_result(found: Any) -> dict[str, Any]:
+    """What result.json says. Raises ValueError where a part that every reader needs is missing or of another type."""
+    if not isinstance(found, dict):
+        raise ValueError(f"a {type(found).__name__}, and an object is needed")
+    if not isinstance(found.get("status"), str) or not _are_seeds(found.get("seeds")):
+        raise ValueError("without its status or its seeds")
+    members, code = found.get("members", []), found.get("code", {})
+    if not isinstance(members, list) or not all(isinstance(member, dict) for member in members):
+        raise ValueError("its members are no list of objects")
+    if not all(isinstance(one, dict) for one in (code if isinstance(code, list) else [code])):
+        raise ValueError("its code is no object")
+    return found
+
+
+def _are_seeds(found: Any) -> bool:
+    return isinstance(found, list) and all(type(seed) is int for seed in found)
 
 
 def to_json(config: ConfigDict) -> str:
@@ -237,17 +270,24 @@ def _settled(config: ConfigDict) -> ConfigDict:
 
 
 def _read_metrics(file: Path) -> list[dict]:
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if file.exists() else []
-    return [line for line in map(_parsed, lines) if line is not None]
+    whole = file.read_bytes().split(b"\n")[:-1] if file.exists() else []  # the last is empty, or was cut short
+    return [line for line in map(_parsed, whole) if line is not None]
 
 
-def _parsed(text: str) -> dict | None:
+def _parsed(text: bytes) -> dict | None:
     """A line of metrics, which older versions wrote with NaN and Infinity; None where it is not one."""
     try:
-        line = json.loads(text, parse_constant=lambda name: None) if text.endswith("\n") else None
+        line = read_json(text, parse_constant=lambda name: None)
     except ValueError:
         return None
-    return line if isinstance(line, dict) and {"step", "seed", "seconds"} <= set(line) else None
+    if not isinstance(line, dict) or not {"step", "seed", "seconds"} <= set(line):
+        return None
+    is_whole = type(line["step"]) is int and type(line["seed"]) is int and line["seconds"] is not None
+    return _finite(line) if is_whole and all(map(_is_number_or_none, line.values())) else None
+
+
+def _is_number_or_none(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def _line(values: dict) -> str:
