@@ -15,12 +15,7 @@ def printable(text: object) -> str:
     return STEERING.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), str(text))
 
 
-def tell(line: object) -> None:
-    """A line for the user on standard error."""
-    print(printable(line), file=sys.stderr)
-
-
-def show(text: object = "") -> None:
+def put(text: object = "") -> None:
     """A line of a result on standard output."""
     print(printable(text))
 

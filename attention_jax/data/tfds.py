@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_jax.data.sources import BadLines, Pair
+from attention_jax.data.sources import BadLines, Pair, at_home
 from attention_jax.errors import UserError
 
 VERSION = "1.0.0"
@@ -99,7 +99,7 @@ def _builder(name: str, folder: str, group: str) -> Any:
     import tensorflow_datasets as tfds
 
     logging.getLogger("absl").setLevel(logging.ERROR)  # its warning that a data set is not prepared: `_prepare` does
-    data_dir = str(Path(folder).expanduser()) if folder else None
+    data_dir = str(at_home(folder)) if folder else None
     try:
         return tfds.builder(name, data_dir=data_dir, try_gcs=False, file_format="array_record")
     except ValueError:

@@ -12,6 +12,7 @@ from attention_jax.launcher import config_files
 from attention_jax.runs.config import flatten
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.keys import ABBREVIATIONS, lacking, meant
+from attention_jax.training.progress import tell
 
 
 def end_output() -> None:
@@ -24,7 +25,7 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
     try:
         run(argv)
     except Interrupted as stop:
-        print(f"\n{stop}", file=sys.stderr)
+        tell(f"\n{stop}")
         sys.exit(130)
     except UserError as error:
         fail(str(error))
@@ -46,7 +47,7 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
 
 def fail(message: str) -> NoReturn:
     """Say what is wrong on standard error and end with status 1."""
-    print(f"error: {message}", file=sys.stderr)
+    tell(f"error: {message}")
     sys.exit(1)
 
 

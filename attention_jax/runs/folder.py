@@ -6,16 +6,17 @@ import fcntl
 import json
 import math
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.files import read_json, write_whole
+from attention_jax.files import no_link, read_json, write_whole
 from attention_jax.runs.config import flatten, tupled
 from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.taking import is_to_take, take
@@ -23,6 +24,9 @@ from attention_jax.training.checkpoints import steps_in
 from attention_jax.training.hyper import DEFAULTS, settled
 
 POLL = 0.1  # seconds
+COMMIT = re.compile("[0-9a-f]*")  # "" where it is not known
+LONGEST_OWNER = 20  # characters that are shown of whose lock it is
+CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 SPARE = 2**16  # bytes that a line of metrics and its events may need
 # What a run may write before it has anything worth keeping, the inside of folders first.
 MADE = (
@@ -90,7 +94,7 @@ class Run:
         if shutil.disk_usage(self.path).free < SPARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **_finite(values)}
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8", opener=no_link) as file:
             file.write(_line(line))
         if self._lines is not None:
             self._lines.append(line)
@@ -151,8 +155,10 @@ def open_run(
     holds another config's run. A start that is refused leaves nothing of its own behind.
     """
     is_new = not path.exists()
-    with hold(path):
-        take(path)
+    refuse_links(path)
+    with contextlib.nullcontext() if ignoring and not is_writable(path) else hold(path):  # there is nothing to guard
+        if is_writable(path):
+            take(path)
         stored = read_config(path)
         if stored is None and any(child.name != ".lock" for child in path.iterdir()):
             raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
@@ -199,7 +205,8 @@ def read_config(path: Path) -> ConfigDict | None:
     A run that a kill left between two states is brought into the later one first. Numbers of the optimizer that an
     older version did not have get their defaults.
     """
-    if is_to_take(path):
+    if is_to_take(path) and is_writable(path):
+        refuse_links(path)
         with hold(path, wait=True):
             take(path)
     file = path / "config.json"
@@ -239,8 +246,9 @@ def as_result(found: Any) -> dict[str, Any]:
     members, code = found.get("members", []), found.get("code", {})
     if not isinstance(members, list) or not all(isinstance(member, dict) for member in members):
         raise ValueError("its members are no list of objects")
-    if not all(isinstance(one, dict) for one in (code if isinstance(code, list) else [code])):
-        raise ValueError("its code is no object")
+    for one in code if isinstance(code, list) else [code]:
+        if not isinstance(one, dict) or not COMMIT.fullmatch(str(one.get("commit", ""))):
+            raise ValueError("its code is not told by a commit")
     return found
 
 
@@ -324,15 +332,12 @@ def _remove_if_empty(folder: Path) -> None:
 def hold(path: Path, wait: bool = False, is_interrupted: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Hold the folder for this process; the kernel lets go when the process ends, however it ends.
 
-    Where another process holds it: raises Busy, or waits. Raises Interrupted where it is asked to stop meanwhile.
+    Where another process holds it: raises Busy, or waits. Raises Interrupted where it is asked to stop meanwhile, and
+    UserError for a folder that cannot be written, or whose lock is a link.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise UserError(f"{path}: not a folder: choose another --workdir.") from None
-    with open(path / ".lock", "a", encoding="utf-8") as file:
+    with _open_lock(path) as file:
         while not _is_locked(file):
-            owner = (path / ".lock").read_text(encoding="utf-8")
+            owner = (path / ".lock").read_text(encoding="utf-8", errors="replace")[:LONGEST_OWNER]
             if not wait:
                 raise Busy(f"{path}: in use by process {owner}. Wait for it, or choose another --workdir.")
             if is_interrupted():
@@ -342,6 +347,41 @@ def hold(path: Path, wait: bool = False, is_interrupted: Callable[[], bool] = la
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _open_lock(path: Path) -> IO[str]:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        return open(path / ".lock", "a", encoding="utf-8", opener=no_link)
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"{path}: not a folder: choose another --workdir.") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(f"{path / '.lock'}: a link, which is not followed: remove it.") from None
+        if error.errno in CANNOT_WRITE:
+            raise UserError(
+                f"{path}: cannot be written ({error.strerror}): choose another --workdir, or copy it to one of yours."
+            ) from None
+        raise
+
+
+def is_writable(path: Path) -> bool:
+    """Whether this process may write in a folder that is there."""
+    return not path.is_dir() or os.access(path, os.W_OK)
+
+
+def refuse_links(path: Path, allowed: Collection[str] = ("data",)) -> None:
+    """Raise UserError where a link inside a run's or sweep's folder leads out of it: nothing is written through one.
+
+    A cell's data may lie elsewhere: they are imported whole, and only read after that. The folder itself may be a link.
+    """
+    home = path.resolve()
+    inside = [child for name in ("", "figures", "tables") for child in (path / name).glob("*")]
+    for child in (*inside, *path.glob(".*")):
+        if child.is_symlink() and child.name not in allowed and not child.resolve().is_relative_to(home):
+            raise UserError(
+                f"{child}: a link out of the folder, which nothing is written through: replace it by what it leads to."
+            )
 
 
 def _is_locked(file: IO[str]) -> bool:

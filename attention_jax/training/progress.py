@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from tqdm import tqdm
 
+from attention_jax.terminal import printable
+
 
 class Bar:
     """A progress bar over steps with the loss and tokens a second beside it."""
@@ -37,4 +39,4 @@ class Bar:
 
 def tell(line: str) -> None:
     """A line for the user, beside the output."""
-    tqdm.write(line, file=sys.stderr)
+    tqdm.write(printable(line), file=sys.stderr)
