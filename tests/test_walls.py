@@ -24,7 +24,7 @@ ROOMS = {
     "sweeps": {"runs", "training", "evaluation", "reports"},
     "launcher": {"runs", "sweeps", "training", "reports"},  # and experiments, by name
 }
-EVERYWHERE = {"errors", "files"}  # the one exception meant for users, and how a file is written whole
+EVERYWHERE = {"errors", "files", "terminal"}  # the one exception for users, files whole, what a terminal is shown
 HEAVY = ("matplotlib", "tensorflow_datasets", "orbax", "sacrebleu", "tensorboardX", "scipy", "jinja2", "submitit")
 
 

@@ -18,6 +18,9 @@ from attention_jax.training.hyper import DEFAULTS, OWN
 from configs import positional_encoding
 
 
+FINISHED = {"status": "finished", "seeds": [0]}
+
+
 def config(**changes):
     base = {"a": {"b": 1, "c": (1, 2)}, "train": {"steps": 10}, "seeds": (0,), "experiment": "e", "precision": {}}
     return ConfigDict({**base, **changes}).lock()
