@@ -209,6 +209,8 @@ def processor_of(model: bytes) -> Any:
     """What sentencepiece makes of a model. Raises ValueError where it is none."""
     import sentencepiece
 
+    if not model:  # sentencepiece takes it for none given
+        raise ValueError("empty")
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, OSError) as error:

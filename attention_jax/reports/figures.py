@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_jax.files import no_link
-
 Points = Sequence[float] | np.ndarray
 Line = tuple[Points, Points, Points, Points]  # x, means, and the ends of their intervals
 FEW = 12  # points of a line that are marked
@@ -75,11 +73,12 @@ def save(figure, path: Path, caption: str) -> Figure:
     import matplotlib
 
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every font that goes into a PDF
-    with open(path, "wb", opener=no_link) as file:
-        figure.savefig(file, dpi=DPI, format="png")
+    for old in (path, path.with_suffix(".pdf")):
+        old.unlink(missing_ok=True)  # one that is a link is not written through
+    figure.savefig(path, dpi=DPI)
     figure.set_layout_engine("none")  # what was found for the one stays for the other
-    with matplotlib.rc_context({"pdf.fonttype": 42}), open(path.with_suffix(".pdf"), "wb", opener=no_link) as file:
-        figure.savefig(file, metadata={"CreationDate": None}, format="pdf")
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
     return Figure(path, caption, is_wide=figure.get_figwidth() > WIDE)
 
 

@@ -18,6 +18,7 @@ ESCAPED = {
     **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
     **{"<": r"$<$", ">": r"$>$", "→": r"$\to$", "…": r"\ldots{}", "∞": r"$\infty$", "×": r"$\times$"},
 }
+MINUS = "\ue000"  # of a number, until the text around it is escaped
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "\\")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 LATEX = r"""% \usepackage{{booktabs}}
@@ -153,9 +154,9 @@ def _latex_cell(cell: object, is_best: bool) -> str:
     text = show(cell)
     if not isinstance(cell, (Estimate, PValue, int, float)):
         return _bold(escape(text), r"\textbf{{{}}}", is_best)
-    mean, bracket, interval = re.sub(r"(?<!e)-(?=\d)", "\0", text).partition(" [")
+    mean, bracket, interval = re.sub(r"(?<!e)-(?=\d)", MINUS, text).partition(" [")
     shown = _bold(escape(mean), r"\textbf{{{}}}", is_best) + (rf" {{\scriptsize [{interval}}}" if bracket else "")
-    return shown.replace("\0", "$-$")
+    return shown.replace(MINUS, "$-$")
 
 
 def _values(cell: object, count: int) -> list[Any]:

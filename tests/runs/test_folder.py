@@ -17,7 +17,6 @@ from attention_jax.runs.interrupt import Interrupted
 from attention_jax.training.hyper import DEFAULTS, OWN
 from configs import positional_encoding
 
-
 FINISHED = {"status": "finished", "seeds": [0]}
 
 
