@@ -230,8 +230,12 @@ def _as_config(found: Any) -> dict[str, Any]:
     for key in (key for key in SECTIONS if key in found):
         if not isinstance(found[key], dict):
             raise ValueError(f"{key} is {found[key]!r}, and must be a section")
-    if not isinstance(found.get("experiment", ""), str):
-        raise ValueError(f"experiment is {found['experiment']!r}, and must be a text")
+    flat = flatten(found)
+    for key in (key for key in flat if key == "experiment" or key.endswith(("path", "init_from"))):
+        if not isinstance(flat[key], str):
+            raise ValueError(f"{key} is {flat[key]!r}, and must be a text")
+    if isinstance(found.get("experiment"), dict):
+        raise ValueError("experiment is a section, and must be a text")
     if not _are_seeds(found.get("seeds", [])):
         raise ValueError(f"seeds is {found['seeds']!r}, and must be a list of whole numbers")
     return tupled(found)

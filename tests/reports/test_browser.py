@@ -62,3 +62,17 @@ def test_a_click_on_a_heading_sorts_and_another_sorts_the_other_way(tmp_path):
     orders, said = re.search(r'<pre id="seen">(.*?)\|(.*?)</pre>', dom, re.DOTALL).groups()
     assert orders.split(",") == ["abcde", "cbaed", "eabcd", "daceb", "abcde"]
     assert said == ""
+
+
+STRANGERS = """
+<script>document.title = "ran"</script><img src="x" onerror="document.title='ran'"><a href="javascript:1">a</a>
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
+def test_no_script_runs_but_the_pages_own_even_where_it_was_not_escaped(tmp_path):
+    page = render("Mine", [Table("t", ("name",), [("a",), ("b",)])], [], "")
+    dom = dom_of(page.replace("</h1>", f"</h1>{STRANGERS}"), tmp_path)
+    assert "<title>Mine</title>" in dom
+    sorting = page.replace("head.addEventListener", "document.title = 'changed'; head.addEventListener")
+    assert "<title>Mine</title>" in dom_of(sorting, tmp_path)  # its digest is another
