@@ -1,4 +1,4 @@
-"""What is read is data: nothing of it runs, steers a terminal, a shell, a spreadsheet or a page, or leaves its place."""
+"""What is read is data: nothing of it runs, steers a terminal, a shell, a spreadsheet or page, or leaves its place."""
 
 import ast
 import csv
