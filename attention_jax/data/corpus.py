@@ -79,7 +79,7 @@ def read_meta(folder: Path) -> dict:
     """The import's meta.json. Raises UserError if it is missing or damaged."""
     meta = digests.read_meta(folder, KEYS)
     are_whole = {
-        "pairs": _are([*meta["pairs"].values()], int),
+        "pairs": _are([*meta["pairs"].values()], int) and "train" in meta["pairs"],
         "tokenizer": meta["tokenizer"] in TOKENIZERS,
         "languages": _are(meta["languages"], str, len(SIDES)),
         "vocabulary_digests": _are(meta["vocabulary_digests"], str, len(SIDES)),
