@@ -41,12 +41,34 @@ METRIC = flags.DEFINE_list("metric", [], "By what --mode=compare compares, such 
 SWEEP = flags.DEFINE_string(
     "sweep", "", "Which of the config file's sweeps --mode=sweep or plan is of; empty: its default."
 )
+PROCESS = flags.DEFINE_integer(
+    "process_id", None, "Which of a run's processes this is, from 0, with --config.distributed=HOST:PORT."
+)
+PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "How many processes a run has, with --config.distributed=HOST:PORT."
+)
 VERBOSE = flags.DEFINE_bool("verbose", False, "--mode=describe lists every tensor.")
 PROFILE = flags.DEFINE_bool("profile", False, "Write a trace of a few training steps to the run's profile/.")
 DEBUG_NANS = flags.DEFINE_bool(
     "debug_nans", False, "Where training meets a NaN, name the operation and the layer that made it (slower)."
 )
-OWN = (CONFIG, MODE, WORKDIR, INPUT, REFERENCE, OUTPUT, ATTENTION, RUNS, METRIC, SWEEP, VERBOSE, PROFILE, DEBUG_NANS)
+OWN = (
+    CONFIG,
+    MODE,
+    WORKDIR,
+    INPUT,
+    REFERENCE,
+    OUTPUT,
+    ATTENTION,
+    RUNS,
+    METRIC,
+    SWEEP,
+    PROCESS,
+    PROCESSES,
+    VERBOSE,
+    PROFILE,
+    DEBUG_NANS,
+)
 HELP = ("--help", "-help", "-h", "--helpshort")
 
 ABOUT = """\

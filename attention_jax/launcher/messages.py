@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from attention_jax import hosts, stopping
 from attention_jax.errors import UserError, missing
 from attention_jax.launcher import config_files
 from attention_jax.runs.config import flatten
-from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.keys import ABBREVIATIONS, lacking, meant
 from attention_jax.training.progress import tell
 
@@ -23,11 +23,13 @@ def end_output() -> None:
 def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
     """`run(argv)`, with what the user can mend told in one line."""
     try:
-        run(argv)
-    except Interrupted as stop:
+        with stopping.listening():
+            run(argv)
+    except stopping.Interrupted as stop:
         tell(f"\n{stop}")
-        sys.exit(130)
+        stopping.end()
     except UserError as error:
+        hosts.leave(str(error))
         fail(str(error))
     except BrokenPipeError:
         end_output()

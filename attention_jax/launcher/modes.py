@@ -5,11 +5,11 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jax
 from ml_collections import ConfigDict
 
+from attention_jax import hosts
 from attention_jax.errors import UserError
-from attention_jax.launcher.description import table_of
+from attention_jax.launcher.description import describe_step
 from attention_jax.reports.page import show
 from attention_jax.reports.run import estimate, run_page
 from attention_jax.runs.code import Code, changed_since
@@ -19,7 +19,6 @@ from attention_jax.runs.folder import (
     Run,
     hold,
     read_config,
-    refuse_links,
     refuse_other,
     to_json,
     write_result,
@@ -27,6 +26,7 @@ from attention_jax.runs.folder import (
 )
 from attention_jax.runs.gaining import gain_seeds
 from attention_jax.runs.lines import read_lines, read_whole
+from attention_jax.runs.links import refuse_links
 from attention_jax.runs.taking import take
 from attention_jax.runs.training import train_run
 from attention_jax.sweeps.answer import write_answer
@@ -38,7 +38,6 @@ from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.sharing import share_work
 from attention_jax.sweeps.working import work
 from attention_jax.terminal import put, write
-from attention_jax.training.cost import cost
 from attention_jax.training.progress import tell
 from attention_jax.training.replay import watched
 
@@ -47,7 +46,7 @@ def train(experiment: Experiment, request: Request) -> None:
     """Start, resume or go on with a run, for more steps or with more seeds; then write figures, report and result."""
     config = request.config
     with request.open(extend=True) as run:
-        if run.seeds_before or run.result() is None:
+        if run.seeds_before or not hosts.by_first(lambda: run.result() is not None):
             code = current_code(experiment, config)  # as it is now
             experiment.check(config)
             session = experiment.open(config, run.path / "data")
@@ -66,11 +65,12 @@ def train(experiment: Experiment, request: Request) -> None:
                 result |= made_by([run.result() or {}, result])
             result["seconds"] = round(trained.seconds(), 2)
             _write_report(experiment, session, config, trained, result, run.path.name)
-            write_result(trained.path, result)
-            take(run.path)
-        else:
+            write_result(trained.own, result)
+            take(run.own)
+        elif hosts.is_first():
             _tell_finished(run, current_code(experiment, config))
-        _print_result(run)
+        if hosts.is_first():
+            _print_result(run)
 
 
 def evaluate(experiment: Experiment, request: Request) -> None:
@@ -138,13 +138,9 @@ def prepare(experiment: Experiment, request: Request) -> None:
 
 
 def describe(experiment: Experiment, request: Request) -> None:
-    """Parameters, memory and FLOPs of one training step, without data or training."""
+    """Parameters and where they lie, memory and FLOPs of one training step, without data or training."""
     description = experiment.describe(request.config)
-    put(table_of(description.parameters, request.verbose))
-    spent = cost(description.step, *description.arguments)
-    put(f"\nparameters        {sum(leaf.size for leaf in jax.tree.leaves(description.parameters)):,}")
-    put(f"memory a step     {spent.bytes / 2**20:,.1f} MiB")
-    put(f"FLOPs a step      {spent.flops:,.0f}")
+    put(describe_step(request.config, description, request.verbose))
 
 
 def sweep(experiment: Experiment, request: Request) -> None:
@@ -318,7 +314,7 @@ def _write_report(
     tables = experiment.tables(session, config, run, result)
     figures = experiment.figures(session, config, run, result)
     page = run_page(f"{config.experiment}: {name}", flatten(config), flatten(result), tables, figures, to_json(config))
-    write_whole(run.path / "report.html", page)
+    write_whole(run.own / "report.html", page)
 
 
 def _print_result(run: Run) -> None:

@@ -25,7 +25,7 @@ READERS = (
         "attention_jax/tasks/*messages.py",
     ),
     *("attention_jax/evaluation/comparison.py", "attention_jax/evaluation/by_group.py"),
-    *("attention_jax/runs/interrupt.py", "attention_jax/runs/provenance.py", "attention_jax/runs/taking.py"),
+    *("attention_jax/stopping.py", "attention_jax/runs/provenance.py", "attention_jax/runs/taking.py"),
     *("attention_jax/training/progress.py", "attention_jax/terminal.py"),
 )
 COMMIT = re.compile(r"[0-9a-f]{4,64}")

@@ -6,27 +6,28 @@ import fcntl
 import json
 import math
 import os
-import re
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from ml_collections import ConfigDict
 
+from attention_jax import hosts, stopping
 from attention_jax.errors import UserError
 from attention_jax.files import no_link, read_json, write_whole
-from attention_jax.runs.config import flatten, tupled
-from attention_jax.runs.interrupt import Interrupted
+from attention_jax.runs.config import flatten
+from attention_jax.runs.forms import as_config, as_line, as_result, finite
+from attention_jax.runs.links import is_writable, open_lock, refuse_links
 from attention_jax.runs.taking import is_to_take, take
-from attention_jax.training.checkpoints import steps_in
+from attention_jax.training.clock import Clock
 from attention_jax.training.hyper import DEFAULTS, settled
+from attention_jax.training.storage import steps_in
 
 POLL = 0.1  # seconds
-COMMIT = re.compile("[0-9a-f]*")  # "" where it is not known
 LONGEST_OWNER = 20  # characters that are shown of whose lock it is
-CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 SPARE = 2**16  # bytes that a line of metrics and its events may need
 # What a run may write before it has anything worth keeping, the inside of folders first.
 MADE = (
@@ -34,7 +35,7 @@ MADE = (
     *("checkpoints", "data", "figures", "report.html", "metrics.jsonl", "config.json", ".lock"),
 )
 MADE_WHOLE = ("profile", "data.partial")
-SECTIONS = ("data", "model", "train", "optimizer", "evaluate", "generate", "precision", "sweep", "population")
+WHERE = ("mesh", "distributed")  # keys of a config that say where a run is computed, and may be others when it goes on
 
 
 class Busy(UserError):
@@ -42,13 +43,17 @@ class Busy(UserError):
 
 
 class Run:
-    """An open run folder. `seconds()` counts the wall time of this and of earlier, interrupted processes."""
+    """An open run folder. `seconds()` counts the wall time of this and of earlier, interrupted processes.
 
-    def __init__(self, path: Path, started: float, profile: bool = False, share: float = 1.0):
-        self.path = path
+    All hosts read `path`; a host writes in `own`, which is the same for the first and is thrown away by the others.
+    """
+
+    def __init__(self, path: Path, started: float, profile: bool = False, share: float = 1.0, own: Path | None = None):
+        self.path, self.own = path, own or path
         self._share = share
-        self.profile = path / "profile" if profile else None
+        self.profile = self.own / "profile" if profile else None
         self.seeds_before: tuple[int, ...] = ()  # of a finished run that is to gain seeds: those that it has
+        self.clock = Clock()
         self._started = started
         self._earlier = 0.0
         self._events: dict[int, Any] = {}
@@ -64,25 +69,30 @@ class Run:
 
     def subfolder(self, name: str) -> Path:
         """A folder inside the run, made when first asked for."""
-        folder = self.path / name
+        folder = self.own / name
         folder.mkdir(exist_ok=True)
         return folder
 
-    def rewind(self, step: int, lines: Sequence[dict] | None = None) -> None:
-        """Write metrics.jsonl up to a restored step; the resumed run goes on from there.
+    def record(self, step: int) -> dict[str, Any]:
+        """What a checkpoint keeps of the run: its metrics up to a step, and where its time went."""
+        return {"metrics": self.metrics(until=step), "seconds": self.seconds(), "clock": dict(self.clock.seconds)}
 
-        `lines` are the metrics that the step's checkpoint kept; None where it kept none: the file's are taken.
-        """
-        self._lines = self.metrics(step) if lines is None else list(lines)
-        write_whole(self.path / "metrics.jsonl", "".join(map(_line, self._lines)))
-        self._earlier = max((line["seconds"] for line in self._lines), default=0.0)
+    def rewind(self, record: Mapping[str, Any] | None) -> None:
+        """Write metrics.jsonl as a checkpoint kept it, None: without a line; the resumed run goes on from there."""
+        reached = max((line["seconds"] for line in self.metrics()), default=0.0)
+        self._lines = [] if record is None else list(record["metrics"])
+        write_whole(self.own / "metrics.jsonl", "".join(map(_line, self._lines)))
+        if record is not None:
+            self.clock.go_on(record["clock"])
+        self._earlier = max(reached, record["seconds"] if record else 0.0)
+        self.clock.add("lost", self._earlier - (record["seconds"] if record else 0.0))
 
     def metrics(self, until: float = math.inf) -> list[dict]:
         """Every line of metrics.jsonl up to a step, null where a number was not finite.
 
         A line that a kill has cut short, or that is damaged, is left out.
         """
-        lines = _read_metrics(self.path / "metrics.jsonl") if self._lines is None else self._lines
+        lines = _read_metrics(self.own / "metrics.jsonl") if self._lines is None else self._lines
         return [line for line in lines if line["step"] <= until]
 
     def log(self, step: int, seed: int, values: dict[str, float]) -> None:
@@ -91,10 +101,10 @@ class Run:
         What is not finite is null in the file and absent from the events. Raises OSError, before anything is written,
         where the disk is full.
         """
-        if shutil.disk_usage(self.path).free < SPARE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-        line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **_finite(values)}
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8", opener=no_link) as file:
+        if shutil.disk_usage(self.own).free < SPARE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.own))
+        line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **finite(values)}
+        with open(self.own / "metrics.jsonl", "a", encoding="utf-8", opener=no_link) as file:
             file.write(_line(line))
         if self._lines is not None:
             self._lines.append(line)
@@ -132,7 +142,7 @@ class Run:
         from tensorboardX import SummaryWriter
 
         if seed not in self._events:
-            self._events[seed] = SummaryWriter(str(self.path / "tensorboard" / f"seed_{seed}"), purge_step=step)
+            self._events[seed] = SummaryWriter(str(self.own / "tensorboard" / f"seed_{seed}"), purge_step=step)
         return self._events[seed]
 
 
@@ -150,40 +160,66 @@ def open_run(
 
     With `extend`, the config may differ in one of two keys. A larger `train.steps` makes the run unfinished again. More
     `seeds`, after those of a finished run, leave its config.json as it was, and `seeds_before` has the old ones. A run
-    that a kill left between two states is brought into the later one first. Keys
-    of the section `ignoring` may differ for this time. Raises UserError where another process uses the folder, or it
-    holds another config's run. A start that is refused leaves nothing of its own behind.
+    that a kill left between two states is brought into the later one first. Keys of the section `ignoring` may differ
+    for this time: then nothing is written, and the folder need not be writable. Raises UserError where another process
+    uses the folder, it holds another config's run, or a link in it leads out of it. A start that is refused leaves
+    nothing of its own behind.
     """
     is_new = not path.exists()
-    refuse_links(path)
-    with contextlib.nullcontext() if ignoring and not is_writable(path) else hold(path):  # there is nothing to guard
-        if is_writable(path):
-            take(path)
-        stored = read_config(path)
-        if stored is None and any(child.name != ".lock" for child in path.iterdir()):
-            raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
-        run = Run(path, started, profile)
-        if stored is not None and extend and _gains_seeds(path, stored, config):
-            run.seeds_before = stored.seeds
-        elif stored is not None:
-            refuse_other(path, stored, config, extend, ignoring)
+    is_kept = hosts.by_first(lambda: _is_written(path, ignoring))
+    with hold(path) if is_kept else contextlib.nullcontext(), _own_folder(path) as own:
+        before = hosts.by_first(lambda: _seeds_before(path, config, extend, ignoring))
+        is_started = before["is_started"]
+        run = Run(path, started, profile, own=own)
+        run.seeds_before = tuple(before["seeds"])
         try:
-            if not ignoring and not run.seeds_before:
+            if hosts.is_first() and not ignoring and not run.seeds_before:
                 write_whole(path / "config.json", to_json(config))
             yield run
         except BaseException:
-            if stored is None and not run.has_progress():
+            if hosts.is_first() and not is_started and not run.has_progress():
                 _clear(path, remove=is_new)
             raise
         finally:
             run.close()
 
 
+def _is_written(path: Path, ignoring: str) -> bool:
+    """Whether the folder must be held; where nothing can be written, and need not be, there is nothing to guard."""
+    refuse_links(path)
+    return not ignoring or is_writable(path)
+
+
+@contextlib.contextmanager
+def _own_folder(path: Path) -> Iterator[Path]:
+    """Where this host writes: in the run's folder if it is the first, else in a folder that is removed in the end."""
+    if hosts.is_first():
+        yield path
+    else:
+        with tempfile.TemporaryDirectory(prefix="attention_jax-") as folder:
+            yield Path(folder)
+
+
+def _seeds_before(path: Path, config: ConfigDict, extend: bool, ignoring: str) -> dict[str, Any]:
+    """Whether there is a run in the folder, and the seeds of it if it is finished and is to gain more."""
+    if is_writable(path):
+        take(path)
+    stored = read_config(path)
+    if stored is None and any(child.name != ".lock" for child in path.iterdir()):
+        raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
+    if stored is None or not extend or not _gains_seeds(path, stored, config):
+        if stored is not None:
+            refuse_other(path, stored, config, extend, ignoring)
+        return {"is_started": stored is not None, "seeds": ()}
+    if not hosts.is_alone():
+        raise UserError(f"{path}: a finished run gains seeds on one host: set --config.distributed={hosts.OFF}.")
+    return {"is_started": True, "seeds": stored.seeds}
+
+
 def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: bool = False, ignoring: str = "") -> None:
     """Raise UserError where a run's stored config is another one, and say in what; see `open_run`."""
-    changed = _differences(stored, config)
-    if ignoring:
-        changed = {key: values for key, values in changed.items() if not key.startswith(f"{ignoring}.")}
+    free = tuple(f"{section}." for section in (*WHERE, ignoring) if section)
+    changed = {key: values for key, values in _differences(stored, config).items() if not f"{key}.".startswith(free)}
     before, now = changed.get("train.steps", (0, 0))
     if extend and list(changed) == ["train.steps"] and now > before:
         (path / "result.json").unlink(missing_ok=True)
@@ -196,7 +232,8 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
 def _gains_seeds(path: Path, stored: ConfigDict, config: ConfigDict) -> bool:
     """Whether a config has more seeds than that of a finished run, and differs in nothing else."""
     is_more = len(config.seeds) > len(stored.seeds) > 0 and config.seeds[: len(stored.seeds)] == stored.seeds
-    return is_more and (path / "result.json").exists() and list(_differences(stored, config)) == ["seeds"]
+    changed = [key for key in _differences(stored, config) if key.partition(".")[0] not in WHERE]
+    return is_more and (path / "result.json").exists() and changed == ["seeds"]
 
 
 def read_config(path: Path) -> ConfigDict | None:
@@ -213,7 +250,7 @@ def read_config(path: Path) -> ConfigDict | None:
     if not file.exists():
         return None
     try:
-        config = ConfigDict(_as_config(read_json(file.read_bytes())))
+        config = ConfigDict(as_config(read_json(file.read_bytes())))
     except (RecursionError, TypeError, ValueError) as error:
         raise UserError(f"{file}: not a config ({error}). Choose another --workdir.") from None
     if not {"experiment", "seeds", "precision"} <= set(config):
@@ -223,43 +260,6 @@ def read_config(path: Path) -> ConfigDict | None:
     return config.lock()
 
 
-def _as_config(found: Any) -> dict[str, Any]:
-    """What config.json says, with tuples. Raises ValueError where a part that every mode reads is of another type."""
-    if not isinstance(found, dict):
-        raise ValueError(f"a {type(found).__name__}, and an object is needed")
-    for key in (key for key in SECTIONS if key in found):
-        if not isinstance(found[key], dict):
-            raise ValueError(f"{key} is {found[key]!r}, and must be a section")
-    flat = flatten(found)
-    for key in (key for key in flat if key == "experiment" or key.endswith(("path", "init_from"))):
-        if not isinstance(flat[key], str):
-            raise ValueError(f"{key} is {flat[key]!r}, and must be a text")
-    if isinstance(found.get("experiment"), dict):
-        raise ValueError("experiment is a section, and must be a text")
-    if not _are_seeds(found.get("seeds", [])):
-        raise ValueError(f"seeds is {found['seeds']!r}, and must be a list of whole numbers")
-    return tupled(found)
-
-
-def as_result(found: Any) -> dict[str, Any]:
-    """What result.json says. Raises ValueError where a part that every reader needs is missing or of another type."""
-    if not isinstance(found, dict):
-        raise ValueError(f"a {type(found).__name__}, and an object is needed")
-    if not isinstance(found.get("status"), str) or not _are_seeds(found.get("seeds")):
-        raise ValueError("without its status or its seeds")
-    members, code = found.get("members", []), found.get("code", {})
-    if not isinstance(members, list) or not all(isinstance(member, dict) for member in members):
-        raise ValueError("its members are no list of objects")
-    for one in code if isinstance(code, list) else [code]:
-        if not isinstance(one, dict) or not COMMIT.fullmatch(str(one.get("commit", ""))):
-            raise ValueError("its code is not told by a commit")
-    return found
-
-
-def _are_seeds(found: Any) -> bool:
-    return isinstance(found, list) and all(type(seed) is int for seed in found)
-
-
 def to_json(config: ConfigDict) -> str:
     """The resolved config as JSON."""
     return json.dumps(config.to_dict(), indent=2) + "\n"
@@ -267,7 +267,7 @@ def to_json(config: ConfigDict) -> str:
 
 def write_result(path: Path, result: dict) -> None:
     """Write result.json, the last thing that a run writes; what is not finite becomes null."""
-    write_whole(path / "result.json", json.dumps(_finite(result), indent=2, allow_nan=False) + "\n")
+    write_whole(path / "result.json", json.dumps(finite(result), indent=2, allow_nan=False) + "\n")
 
 
 def _differences(stored: ConfigDict, config: ConfigDict) -> dict[str, tuple[Any, Any]]:
@@ -283,35 +283,11 @@ def _settled(config: ConfigDict) -> ConfigDict:
 
 def _read_metrics(file: Path) -> list[dict]:
     whole = file.read_bytes().split(b"\n")[:-1] if file.exists() else []  # the last is empty, or was cut short
-    return [line for line in map(_parsed, whole) if line is not None]
-
-
-def _parsed(text: bytes) -> dict | None:
-    """A line of metrics, which older versions wrote with NaN and Infinity; None where it is not one."""
-    try:
-        line = read_json(text, parse_constant=lambda name: None)
-    except ValueError:
-        return None
-    if not isinstance(line, dict) or not {"step", "seed", "seconds"} <= set(line):
-        return None
-    is_whole = type(line["step"]) is int and type(line["seed"]) is int and line["seconds"] is not None
-    return _finite(line) if is_whole and all(map(_is_number_or_none, line.values())) else None
-
-
-def _is_number_or_none(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    return [line for line in map(as_line, whole) if line is not None]
 
 
 def _line(values: dict) -> str:
     return json.dumps(values, allow_nan=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _clear(path: Path, remove: bool) -> None:
@@ -333,59 +309,32 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def hold(path: Path, wait: bool = False, is_interrupted: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Hold the folder for this process; the kernel lets go when the process ends, however it ends.
+def hold(path: Path, wait: bool = False) -> Iterator[None]:
+    """Hold the folder for this run; the kernel lets go when the first host's process ends, however it ends.
 
-    Where another process holds it: raises Busy, or waits. Raises Interrupted where it is asked to stop meanwhile, and
+    Where another run holds it: raises Busy, or waits. Raises Interrupted where it is asked to stop meanwhile, and
     UserError for a folder that cannot be written, or whose lock is a link.
     """
-    with _open_lock(path) as file:
-        while not _is_locked(file):
-            owner = (path / ".lock").read_text(encoding="utf-8", errors="replace")[:LONGEST_OWNER]
-            if not wait:
-                raise Busy(f"{path}: in use by process {owner}. Wait for it, or choose another --workdir.")
-            if is_interrupted():
-                raise Interrupted(f"stopped while process {owner} had {path}.")
-            time.sleep(POLL)
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    with contextlib.ExitStack() as stack:
+        refused = hosts.by_first(lambda: _taken(stack, path, wait))
+        if refused:
+            raise Busy(refused)
         yield
 
 
-def _open_lock(path: Path) -> IO[str]:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        return open(path / ".lock", "a", encoding="utf-8", opener=no_link)
-    except (FileExistsError, NotADirectoryError):
-        raise UserError(f"{path}: not a folder: choose another --workdir.") from None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise UserError(f"{path / '.lock'}: a link, which is not followed: remove it.") from None
-        if error.errno in CANNOT_WRITE:
-            raise UserError(
-                f"{path}: cannot be written ({error.strerror}): choose another --workdir, or copy it to one of yours."
-            ) from None
-        raise
-
-
-def is_writable(path: Path) -> bool:
-    """Whether this process may write in a folder that is there."""
-    return not path.is_dir() or os.access(path, os.W_OK)
-
-
-def refuse_links(path: Path, allowed: Collection[str] = ("data",)) -> None:
-    """Raise UserError where a link inside a run's or sweep's folder leads out of it: nothing is written through one.
-
-    A cell's data may lie elsewhere: they are imported whole, and only read after that. The folder itself may be a link.
-    """
-    home = path.resolve()
-    inside = [child for name in ("", "figures", "tables") for child in (path / name).glob("*")]
-    for child in (*inside, *path.glob(".*")):
-        if child.is_symlink() and child.name not in allowed and not child.resolve().is_relative_to(home):
-            raise UserError(
-                f"{child}: a link out of the folder, which nothing is written through: replace it by what it leads to."
-            )
+def _taken(stack: contextlib.ExitStack, path: Path, wait: bool) -> str:
+    """Hold a folder until the stack ends; or why it cannot be held now."""
+    file = stack.enter_context(open_lock(path))
+    while not _is_locked(file):
+        owner = (path / ".lock").read_text(encoding="utf-8", errors="replace")[:LONGEST_OWNER]
+        if not wait:
+            return f"{path}: in use by process {owner}. Wait for it, or choose another --workdir."
+        stopping.poll_alone()
+        time.sleep(POLL)
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return ""
 
 
 def _is_locked(file: IO[str]) -> bool:

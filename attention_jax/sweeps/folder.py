@@ -29,7 +29,8 @@ from attention_jax.files import read_json
 from attention_jax.runs.code import Code, code_of, shown
 from attention_jax.runs.config import nested
 from attention_jax.runs.experiment import Experiment
-from attention_jax.runs.folder import as_result, read_config
+from attention_jax.runs.folder import read_config
+from attention_jax.runs.forms import as_result
 from attention_jax.sweeps.cells import VARIANT
 from attention_jax.sweeps.plan import Plan, Program, read_plan
 from attention_jax.sweeps.settings import SECTIONS

@@ -16,7 +16,8 @@ from attention_jax.errors import UserError
 from attention_jax.runs.code import Code
 from attention_jax.runs.config import flatten, nested
 from attention_jax.runs.experiment import Experiment, Request
-from attention_jax.runs.folder import hold, read_config, refuse_links, refuse_other, to_json, write_whole
+from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
+from attention_jax.runs.links import refuse_links
 from attention_jax.runs.machine import free_memory
 from attention_jax.runs.training import hyper_of, tell
 from attention_jax.sweeps.cells import Cell, index_of, resolve
@@ -38,6 +39,7 @@ from attention_jax.sweeps.plan import to_json as plan_to_json
 from attention_jax.sweeps.settings import SECTIONS, without_settings
 from attention_jax.training.cost import cost
 from attention_jax.training.hyper import dynamic_keys
+from attention_jax.training.placement import mesh_of_state
 from attention_jax.training.step import train_steps
 
 
@@ -283,11 +285,12 @@ def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Cal
         description = experiment.describe(cell)
         return description.step, jax.tree.map(_zeros, description.arguments)
     task, seed = trainer.task, cell.seeds[0]
-    table, rows = task.batches(seed, 0, 1)
+    (state,) = trainer.create([seed])
+    table, rows = trainer.feed(task.batches(seed, 0, 1), mesh_of_state(state))
     hyper = hyper_of(cell, seed) | together.traced(cell)
     del hyper["seed"]
-    state = trainer.create(jax.random.key(seed), None)
-    return functools.partial(train_steps, task.loss, trainer.rule), (state, table, rows, 1, hyper)
+    steps = functools.partial(train_steps, task.loss, trainer.rule, trainer.stepping)
+    return steps, (state, table, rows, 1, hyper)
 
 
 def _zeros(leaf):

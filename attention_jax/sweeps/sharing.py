@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from attention_jax.runs.folder import Busy, hold
-from attention_jax.runs.interrupt import interruptible
 from attention_jax.sweeps.folder import Sweep
 from attention_jax.sweeps.working import work
 from attention_jax.training.progress import tell
@@ -17,7 +16,7 @@ def share_work(sweep: Sweep) -> None:
     work(sweep)
     while (other := _held_by_another(sweep)) is not None:
         tell(f"{sweep.path}: another process works on what is left: waiting for it (Ctrl-C stops; it goes on)")
-        with interruptible() as is_interrupted, hold(other, True, is_interrupted):
+        with hold(other, wait=True):
             pass
         work(sweep)
 

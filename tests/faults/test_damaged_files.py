@@ -18,7 +18,8 @@ from attention_jax.data.importing import load_or_import
 from attention_jax.errors import UserError
 from attention_jax.files import read_arrays
 from attention_jax.launcher.modes import MODES
-from attention_jax.runs.folder import Run, hold, open_run, read_config, refuse_links
+from attention_jax.runs.folder import Run, hold, open_run, read_config
+from attention_jax.runs.links import refuse_links
 from attention_jax.runs.machine import cache_folder
 from attention_jax.sweeps.folder import read_result
 from attention_jax.sweeps.plan import read_plan

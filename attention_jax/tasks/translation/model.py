@@ -13,11 +13,13 @@ from attention_jax.data.config import require_buckets
 from attention_jax.data.tokenizers import BOS, EOS, PAD
 from attention_jax.errors import UserError
 from attention_jax.models import TRANSLATORS
+from attention_jax.models.placement import PLACEMENTS
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.tasks.sections import of_section, types_of
 from attention_jax.training.description import Description, description_of
+from attention_jax.training.placement import Placement
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
 
@@ -69,7 +71,12 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
     """The description of a training step on `rows` pairs that are padded to `length`."""
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"source": tokens, "target": tokens}
-    return description_of(config, functools.partial(init, model), training_loss(model), batch)
+    return description_of(config, functools.partial(init, model), training_loss(model), batch, placement_of(config))
+
+
+def placement_of(config: ConfigDict) -> Placement:
+    """Where the model's parameters lie."""
+    return Placement(PLACEMENTS[config.model.name])
 
 
 def require_room(model: nn.Module, length: int) -> None:
