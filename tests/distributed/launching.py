@@ -6,9 +6,9 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
-from support import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 RECURRENT = {"model.kwargs.embedding": 32, "model.kwargs.hidden": 32}
 TRANSFORMER = {
     **{"model.kwargs.width": 32, "model.kwargs.feed_forward": 64, "model.kwargs.heads": 4, "model.kwargs.kv_heads": 4},

@@ -11,10 +11,7 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
-
-from launching import MODELS, losses, run
+from tests.distributed.launching import MODELS, losses, run
 
 STEPS = 50
 MESHES = {

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from distributed.launching import MODELS, losses, run
+
+from tests.distributed.launching import MODELS, losses, run
 
 MIXED = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
 

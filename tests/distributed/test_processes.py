@@ -5,7 +5,8 @@ import time
 
 import numpy as np
 import pytest
-from distributed.launching import ended, losses, run, start
+
+from tests.distributed.launching import ended, losses, run, start
 
 pytestmark = pytest.mark.slow
 LONG = 20_000  # steps, more than are reached
@@ -68,7 +69,7 @@ def test_after_a_host_was_killed_the_same_commands_go_on_and_so_does_one_process
 
 def test_a_refusal_ends_every_process_at_once(tmp_path):
     started = time.monotonic()
-    found = ended(start("transformer", tmp_path / "run", 8, 2, data__tokenizer="nonsense"), timeout=60)
+    found = ended(start("transformer", tmp_path / "run", 8, 2, optimizer__name="nonsense"), timeout=60)
     assert [status for status, _ in found] == [1, 1]
-    assert all("config.data.tokenizer='nonsense'" in said for _, said in found)
+    assert all("config.optimizer.name='nonsense'" in said for _, said in found), found
     assert time.monotonic() - started < 60
