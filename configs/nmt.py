@@ -56,6 +56,8 @@ TRANSFORMER = {
     "cross_score": "",  # where attention to the source differs
     "cross_normalize": "",
     "backend": "auto",  # reference, chunked: backends/
+    "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
+    "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products
 }
 SMALL = {
     "encoder_layers": 3,

@@ -4,13 +4,15 @@ import contextlib
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
+from attention_jax.runs.config import flatten
 from attention_jax.training.cost import cost
 from attention_jax.training.description import Description
 from attention_jax.training.placement import bytes_a_device, named_leaves
 
 
-def describe_step(description: Description, every_tensor: bool) -> str:
+def describe_step(config: ConfigDict, description: Description, every_tensor: bool) -> str:
     """The table, and the memory and FLOPs of a step; on more than one device, what each of them holds."""
     layout, arguments, specs, lines = description.layout, description.arguments, None, []
     context: Any = contextlib.nullcontext()
@@ -26,7 +28,8 @@ def describe_step(description: Description, every_tensor: bool) -> str:
         ]
     with context:
         spent = cost(description.step, *arguments)
-    lines = [("parameters", f"{description.size:,}"), *lines]
+    layers = layers_of(config)
+    lines = [*([("layers", layers)] if layers else []), ("parameters", f"{description.size:,}"), *lines]
     lines += [("memory a step", f"{spent.bytes / 2**20:,.1f} MiB"), ("FLOPs a step", f"{spent.flops:,.0f}")]
     table = table_of(description.parameters, specs, every_tensor)
     return "\n".join([table, "", *(f"{name:<16}  {value}" for name, value in lines)])
@@ -53,6 +56,14 @@ def table_of(parameters: Any, specs: Any = None, every_tensor: bool = False) -> 
     summed = [(name, len(held), size, f"{size / total:.1%}", over) for name, held, size, over in _summed(modules)]
     headers = ("module", "tensors", "parameters", "share", "over")
     return tabulate(summed, headers=headers, intfmt=",", tablefmt="presto", colalign=("left", *["right"] * 3, "left"))
+
+
+def layers_of(config: ConfigDict) -> str:
+    """How a config's model has its layers: "stacked, rematerialized: dots", or "" where it is neither."""
+    flat = flatten(config)
+    stacked = ["stacked" for key, value in flat.items() if key.endswith(".stacked") and value]
+    remat = [value for key, value in flat.items() if key.endswith(".remat") and value != "none"]
+    return ", ".join([*stacked, *(f"rematerialized: {value}" for value in remat)])
 
 
 def _summed(modules: dict[str, list]) -> list[tuple[str, list, int, str]]:

@@ -129,7 +129,7 @@ def prepare(experiment: Experiment, request: Request) -> None:
 def describe(experiment: Experiment, request: Request) -> None:
     """Parameters and where they lie, memory and FLOPs of one training step, without data or training."""
     description = experiment.describe(request.config)
-    print(describe_step(description, request.verbose))
+    print(describe_step(request.config, description, request.verbose))
 
 
 def sweep(experiment: Experiment, request: Request) -> None:

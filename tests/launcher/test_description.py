@@ -2,8 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
+from ml_collections import ConfigDict
 
-from attention_jax.launcher.description import table_of
+from attention_jax.launcher.description import layers_of, table_of
 
 SHAPES = {
     "decoder_0": {"attention": {"query": (4, 4), "value": (4, 4)}, "norm": {"gain": (4,)}},
@@ -33,3 +35,16 @@ def test_every_tensor_is_listed_where_that_is_asked_for():
     assert listed[0] == ["tensor", "shape", "over", "dtype", "size"]
     assert ["decoder_0/attention/query", "4×4", "whole", "float32", "16"] in listed
     assert len(listed) == 1 + 5
+
+
+@pytest.mark.parametrize(
+    ("section", "line"),
+    [
+        ({"layers": 2}, ""),
+        ({"stacked": False, "remat": "none"}, ""),
+        ({"stacked": True, "remat": "none"}, "stacked"),
+        ({"kwargs": {"stacked": True, "remat": "dots"}}, "stacked, rematerialized: dots"),
+    ],
+)
+def test_it_says_how_layers_are_kept_where_that_is_not_one_by_one(section, line):
+    assert layers_of(ConfigDict({"model": section})) == line
