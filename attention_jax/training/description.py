@@ -9,10 +9,11 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
+from attention_jax.ops.placing import ROWS
 from attention_jax.training.blueprint import Blueprint
 from attention_jax.training.cost import flops
 from attention_jax.training.hyper import rule_of, settled, traced
-from attention_jax.training.placement import ROWS, Placement, make_mesh
+from attention_jax.training.placement import Placement, make_mesh
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss, stepping_of, train_step
 
