@@ -25,6 +25,11 @@ class Layered(nn.Module, kw_only=True):
 
     layer: LayerSpec
 
+    @property
+    def plain(self) -> "Layered":
+        """The same model, that computes nothing twice."""
+        return self.clone(layer=self.layer._replace(backend="reference", remat="none"))
+
     @nn.nowrap
     def init_with_output(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """As of any module; stacked layers are initialised one by one, to the numbers that they have unstacked."""

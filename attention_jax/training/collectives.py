@@ -11,6 +11,7 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([a-z][a-z0-9-]*)\((.*)$")
 _CALLED = re.compile(r"(?:calls|body|to_apply|branch_computations|true_computation|false_computation)=(\{[^}]*\}|%[\w.-]+)")
 _NAME = re.compile(r"%([\w.-]+)")
+_CONDITION = re.compile(r"condition=%([\w.-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _SHAPE = re.compile(r"\b([a-z]+)(\d*)\w*\[([\d,]*)\]")
@@ -79,18 +80,39 @@ def _runs(entry: str, computations: dict[str, list[_Instruction]]) -> dict[str, 
         for one in computations[name]:
             if one.opcode.endswith(("-update", "-done")):
                 continue  # of what was started
-            trips = _TRIPS.search(one.rest) if one.opcode == "while" else None
+            trips = _trips(one, computations) if one.opcode == "while" else 1
             for called in _CALLED.findall(one.rest):
                 for callee in _NAME.findall(called):
-                    runs[callee] += runs[name] * (int(trips[1]) if trips else 1)
+                    runs[callee] += runs[name] * trips
     return runs
 
 
+def _trips(loop: _Instruction, computations: dict[str, list[_Instruction]]) -> int:
+    """How often a loop's body runs: as the compiler says, or up to the number that its condition compares with.
+
+    Loops that JAX makes of a scan count from 0 by 1. 1 where the condition is another.
+    """
+    if known := _TRIPS.search(loop.rest):
+        return int(known[1])
+    condition = _CONDITION.search(loop.rest)
+    instructions = computations.get(condition[1], []) if condition else []
+    numbers = {one.name: one.rest.partition(")")[0] for one in instructions if one.opcode == "constant"}
+    for one in instructions:
+        if one.opcode == "compare" and "direction=LT" in one.rest:
+            bounds = [numbers[name] for name in _operands(one) if name in numbers]
+            return int(bounds[0]) if bounds else 1
+    return 1
+
+
 def _bytes(one: _Instruction, types: dict[str, str]) -> int:
-    operands = sum(bytes_of(types.get(name, "")) for name in _NAME.findall(one.rest.partition(")")[0]))
+    operands = sum(bytes_of(types.get(name, "")) for name in _operands(one))
     result = bytes_of(one.type)
     # What starts a collective gives its operands back beside its result.
     return max(operands, result - operands if one.opcode.endswith("-start") else result)
+
+
+def _operands(one: _Instruction) -> list[str]:
+    return _NAME.findall(one.rest.partition(")")[0])
 
 
 def bytes_of(type_text: str) -> int:
