@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import jax
 
 from attention_jax.errors import UserError
+from attention_jax.terminal import printable
 
 T = TypeVar("T")
 OFF, AUTO = "off", "auto"
@@ -190,7 +191,7 @@ class _Watch:
 
     def _end(self, message: str) -> None:
         again = "Start the same command on every host again; it goes on from the last checkpoint."
-        print(f"error: {message} {again}", file=sys.stderr, flush=True)
+        print(printable(f"error: {message} {again}"), file=sys.stderr, flush=True)
         os._exit(1)
 
 

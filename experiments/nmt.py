@@ -32,7 +32,12 @@ from attention_jax.tasks.translation.lines import translate_lines
 from attention_jax.tasks.translation.measuring import HELD_OUT, bleu_tokens, measure, measure_split, split_of_files
 from attention_jax.tasks.translation.messages import tell_held_out, tell_import, tell_skipped
 from attention_jax.tasks.translation.opened import OpenedTranslator
-from attention_jax.tasks.translation.outputs import SHOWN_TRANSLATIONS, attention_examples, write_outputs
+from attention_jax.tasks.translation.outputs import (
+    SHOWN_TRANSLATIONS,
+    attention_examples,
+    read_predictions,
+    write_outputs,
+)
 from attention_jax.tasks.translation.programs import translator
 from attention_jax.tasks.translation.session import Session, open_session
 from attention_jax.tasks.translation.training import task_of
@@ -136,9 +141,9 @@ def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list
     for name in HELD_OUT:
         if name in session.corpus.splits:
             references = session.corpus.splits[name].references[:SHOWN_TRANSLATIONS]
-            hypotheses = (run.own / f"predictions.{name}.txt").read_text(encoding="utf-8").split("\n")
+            hypotheses = read_predictions(run.own, name, len(references))
             sources, targets = [r.source for r in references], [r.targets for r in references]
-            shown.append(translation_table(name, sources, hypotheses[: len(references)], targets))
+            shown.append(translation_table(name, sources, hypotheses, targets))
     return shown
 
 

@@ -3,13 +3,13 @@
 import functools
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.evaluation.extrapolation import area
 from attention_jax.evaluation.metrics import NATS
 from attention_jax.evaluation.statistics import over_seeds
+from attention_jax.files import read_arrays
 from attention_jax.reports.extrapolation import attention_maps, length_curves
 from attention_jax.reports.figures import Figure, colours
 from attention_jax.reports.learning import learning_figure
@@ -112,8 +112,8 @@ def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> lis
             run.metrics(), {NATS: {"train": "train.loss"}}, folder / "learning.png", "Training loss by step.", palette
         ),
     ]
-    with np.load(run.own / "attention.npz") as kept:
-        maps = [attention_maps({name: dict(kept)}, folder / "attention.png")] if kept.files else []
+    kept = read_arrays(run.own / "attention.npz")
+    maps = [attention_maps({name: kept}, folder / "attention.png")] if kept else []
     return [*drawn, *maps]
 
 

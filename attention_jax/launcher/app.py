@@ -22,9 +22,16 @@ from attention_jax.sweeps.folder import is_sweep
 def launch(command: Sequence[str], started: float) -> None:
     """Do what the command line asks for, and end the process; `started` is when it began, by time.perf_counter."""
     folder = str(Path.cwd())
-    if sys.path[:1] != [folder]:
+    if holds_run(Path.cwd()):  # which is data
+        sys.path[:] = [path for path in sys.path if path not in ("", folder)]
+    elif sys.path[:1] != [folder]:
         sys.path.insert(0, folder)  # experiments and their modules are looked for here first
     app.run(functools.partial(guarded, functools.partial(_run, command, started)), flags_parser=flags.parse)
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a folder is a run's or sweep's, or lies in one."""
+    return any((path / "config.json").exists() and (path / ".lock").exists() for path in (folder, *folder.parents))
 
 
 def _run(command: Sequence[str], started: float, argv: list[str]) -> None:

@@ -12,6 +12,7 @@ from attention_jax.launcher import config_files, stored
 from attention_jax.launcher.messages import end_output, fail, unreadable
 from attention_jax.launcher.modes import MODES
 from attention_jax.runs.provenance import program
+from attention_jax.terminal import put
 
 FLAGS = flags.FLAGS
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: FILE.py or FILE.py:VARIANT.")
@@ -96,11 +97,13 @@ def parse(argv: list[str]) -> list[str]:
     """Read the flags; a config that cannot be read or overridden is refused in one line."""
     if set(argv[1:]) & set(HELP):
         try:
-            print(help_text(), flush=True)
+            put(help_text())
+            sys.stdout.flush()
         except BrokenPipeError:
             end_output()
         sys.exit()
     try:
+        _require_texts(argv)
         argv = _with_configs(argv)
     except UserError as error:
         fail(str(error))
@@ -111,6 +114,17 @@ def parse(argv: list[str]) -> list[str]:
     if FLAGS["verbosity"].using_default_value:
         logging.set_verbosity(logging.WARNING)  # --verbosity=0 shows what libraries say
     return remaining
+
+
+def _require_texts(argv: list[str]) -> None:
+    """Raise UserError for what no file can say, which is not UTF-8, and for a folder without a name."""
+    for arg in argv[1:]:
+        try:
+            arg.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{arg}: not UTF-8, as names in a run's files must be. Rename it.") from None
+    if "" in _values(argv, "--workdir"):
+        raise UserError("--workdir=: empty: name a folder, or leave the flag out.")
 
 
 def config_name() -> tuple[str, str]:

@@ -12,6 +12,7 @@ from attention_jax.errors import UserError, missing
 from attention_jax.launcher import config_files
 from attention_jax.runs.config import flatten
 from attention_jax.runs.keys import ABBREVIATIONS, lacking, meant
+from attention_jax.training.progress import tell
 
 
 def end_output() -> None:
@@ -25,7 +26,7 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
         with stopping.listening():
             run(argv)
     except stopping.Interrupted as stop:
-        print(f"\n{stop}", file=sys.stderr)
+        tell(f"\n{stop}")
         stopping.end()
     except UserError as error:
         hosts.leave(str(error))
@@ -48,7 +49,7 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
 
 def fail(message: str) -> NoReturn:
     """Say what is wrong on standard error and end with status 1."""
-    print(f"error: {message}", file=sys.stderr)
+    tell(f"error: {message}")
     sys.exit(1)
 
 

@@ -16,9 +16,18 @@ from attention_jax.reports.run import estimate, run_page
 from attention_jax.runs.code import Code, changed_since
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Request, Session, as_list, finished, made_by
-from attention_jax.runs.folder import Run, read_config, refuse_other, to_json, write_result, write_whole
+from attention_jax.runs.folder import (
+    Run,
+    hold,
+    read_config,
+    refuse_other,
+    to_json,
+    write_result,
+    write_whole,
+)
 from attention_jax.runs.gaining import gain_seeds
 from attention_jax.runs.lines import read_lines, read_whole
+from attention_jax.runs.links import refuse_links
 from attention_jax.runs.taking import take
 from attention_jax.runs.training import train_run
 from attention_jax.sweeps.answer import write_answer
@@ -27,7 +36,9 @@ from attention_jax.sweeps.engines import ENGINES, Work
 from attention_jax.sweeps.folder import Sweep, current_code, failures, is_sweep, open_sweep, refuse_sweep
 from attention_jax.sweeps.planning import describe_plan, make_plan, preview
 from attention_jax.sweeps.settings import without_settings
+from attention_jax.sweeps.sharing import share_work
 from attention_jax.sweeps.working import work
+from attention_jax.terminal import put, write
 from attention_jax.training.progress import tell
 from attention_jax.training.replay import watched
 
@@ -75,7 +86,7 @@ def evaluate(experiment: Experiment, request: Request) -> None:
             found = experiment.evaluate(session, request.config, run)
         for name, value in flatten(found).items():
             if name != "members":
-                print(f"{name}\t{value}")
+                put(f"{name}\t{value}")
 
 
 def report(experiment: Experiment, request: Request) -> None:
@@ -92,7 +103,7 @@ def report(experiment: Experiment, request: Request) -> None:
             raise UserError(f"{run.path}: not finished, nothing to report. Run --mode=train first.")
         session = experiment.open(request.config, run.path / "data")
         _write_report(experiment, session, request.config, run, result, run.path.name)
-        print(run.path / "report.html")
+        put(run.path / "report.html")
 
 
 def translate(experiment: Experiment, request: Request) -> None:
@@ -124,13 +135,13 @@ def prepare(experiment: Experiment, request: Request) -> None:
         raise UserError(f"config.experiment={request.config.experiment!r}: has no corpus to prepare.")
     if request.output == "-":
         raise UserError("--mode=prepare writes a data set of TFDS: name its folder with --output=FOLDER/NAME.")
-    print(experiment.prepare(request.config, Path(request.output)))
+    put(experiment.prepare(request.config, Path(request.output)))
 
 
 def describe(experiment: Experiment, request: Request) -> None:
     """Parameters and where they lie, memory and FLOPs of one training step, without data or training."""
     description = experiment.describe(request.config)
-    print(describe_step(request.config, description, request.verbose))
+    put(describe_step(request.config, description, request.verbose))
 
 
 def compile_(experiment: Experiment, request: Request) -> None:
@@ -147,7 +158,7 @@ def sweep(experiment: Experiment, request: Request) -> None:
     cells = planned.plan.cells
     settings = planned.config.sweep
     order = Work(
-        here=functools.partial(work, planned),
+        here=functools.partial(share_work, planned),
         command=(*request.command, "--mode=work", f"--workdir={planned.path.absolute()}"),
         cwd=Path.cwd(),
         logs=planned.path / "logs",
@@ -175,7 +186,7 @@ def sweep(experiment: Experiment, request: Request) -> None:
 def show_plan(experiment: Experiment, request: Request) -> None:
     """Print what shares a program in a sweep, what is done, and what the rest will take; write nothing."""
     with preview(experiment, request) as planned:
-        print(describe_plan(planned))
+        put(describe_plan(planned))
 
 
 def work_on_sweep(experiment: Experiment, request: Request) -> None:
@@ -188,16 +199,18 @@ def compare(experiment: Experiment, request: Request) -> None:
     _require_folders(output=request.output)
     text = compare_runs(experiment, request.runs, request.metrics)
     if request.output == "-":
-        print(text)
+        put(text)
     else:
         write_whole(Path(request.output), f"{text}\n")
-        print(request.output)
+        put(request.output)
 
 
 def _print_answer(sweep: Sweep) -> None:
-    page = write_answer(sweep)
-    print((sweep.path / "table.md").read_text(encoding="utf-8"))
-    print(page)
+    refuse_links(sweep.path)
+    with hold(sweep.path, wait=True):
+        page = write_answer(sweep)
+        put((sweep.path / "table.md").read_text(encoding="utf-8"))
+    put(page)
 
 
 def _alone(mode: Callable[[Experiment, Request], None]) -> Callable[[Experiment, Request], None]:
@@ -253,7 +266,7 @@ def _write_out(pieces: Iterator[str], output: str) -> None:
     path = Path(output)
     if output == "-":
         for piece in pieces:
-            print(piece, end="", flush=True)
+            write(piece)
     elif path.exists() and not path.is_file():  # a device or a pipe
         path.write_text("".join(pieces), encoding="utf-8")
     else:
@@ -320,7 +333,7 @@ def _print_result(run: Run) -> None:
     shown |= {name: "[{}, {}]".format(*map(show, result[name])) for name in result if name.endswith("_ci95")}
     width = max(map(len, shown), default=0)
     for name in (name for name in result if name in shown):
-        print(f"{name:<{width}}  {shown[name]}")
-    print()
+        put(f"{name:<{width}}  {shown[name]}")
+    put()
     for path in (*sorted((run.path / "figures").glob("*.png")), run.path / "report.html", run.path / "result.json"):
-        print(path)
+        put(path)

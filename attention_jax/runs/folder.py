@@ -17,14 +17,17 @@ from ml_collections import ConfigDict
 
 from attention_jax import hosts, stopping
 from attention_jax.errors import UserError
-from attention_jax.files import write_whole
-from attention_jax.runs.config import flatten, tupled
+from attention_jax.files import no_link, read_json, write_whole
+from attention_jax.runs.config import flatten
+from attention_jax.runs.forms import as_config, as_line, as_result, finite
+from attention_jax.runs.links import is_writable, open_lock, refuse_links
 from attention_jax.runs.taking import is_to_take, take
 from attention_jax.training.clock import Clock
 from attention_jax.training.hyper import DEFAULTS, settled
 from attention_jax.training.storage import steps_in
 
 POLL = 0.1  # seconds
+LONGEST_OWNER = 20  # characters that are shown of whose lock it is
 SPARE = 2**16  # bytes that a line of metrics and its events may need
 # What a run may write before it has anything worth keeping, the inside of folders first.
 MADE = (
@@ -100,8 +103,8 @@ class Run:
         """
         if shutil.disk_usage(self.own).free < SPARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.own))
-        line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **_finite(values)}
-        with open(self.own / "metrics.jsonl", "a", encoding="utf-8") as file:
+        line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **finite(values)}
+        with open(self.own / "metrics.jsonl", "a", encoding="utf-8", opener=no_link) as file:
             file.write(_line(line))
         if self._lines is not None:
             self._lines.append(line)
@@ -125,7 +128,7 @@ class Run:
         """The finished run's result, or None. Raises UserError where it is damaged."""
         path = self.path / "result.json"
         try:
-            return json.loads(path.read_bytes()) if path.exists() else None
+            return as_result(read_json(path.read_bytes())) if path.exists() else None
         except ValueError as error:
             raise UserError(f"{path}: not a result ({error}). Delete it; --mode=train then measures again.") from None
 
@@ -157,12 +160,14 @@ def open_run(
 
     With `extend`, the config may differ in one of two keys. A larger `train.steps` makes the run unfinished again. More
     `seeds`, after those of a finished run, leave its config.json as it was, and `seeds_before` has the old ones. A run
-    that a kill left between two states is brought into the later one first. Keys
-    of the section `ignoring` may differ for this time. Raises UserError where another process uses the folder, or it
-    holds another config's run. A start that is refused leaves nothing of its own behind.
+    that a kill left between two states is brought into the later one first. Keys of the section `ignoring` may differ
+    for this time: then nothing is written, and the folder need not be writable. Raises UserError where another process
+    uses the folder, it holds another config's run, or a link in it leads out of it. A start that is refused leaves
+    nothing of its own behind.
     """
     is_new = not path.exists()
-    with hold(path), _own_folder(path) as own:
+    is_kept = hosts.by_first(lambda: _is_written(path, ignoring))
+    with hold(path) if is_kept else contextlib.nullcontext(), _own_folder(path) as own:
         before = hosts.by_first(lambda: _seeds_before(path, config, extend, ignoring))
         is_started = before["is_started"]
         run = Run(path, started, profile, own=own)
@@ -179,6 +184,12 @@ def open_run(
             run.close()
 
 
+def _is_written(path: Path, ignoring: str) -> bool:
+    """Whether the folder must be held; where nothing can be written, and need not be, there is nothing to guard."""
+    refuse_links(path)
+    return not ignoring or is_writable(path)
+
+
 @contextlib.contextmanager
 def _own_folder(path: Path) -> Iterator[Path]:
     """Where this host writes: in the run's folder if it is the first, else in a folder that is removed in the end."""
@@ -191,7 +202,8 @@ def _own_folder(path: Path) -> Iterator[Path]:
 
 def _seeds_before(path: Path, config: ConfigDict, extend: bool, ignoring: str) -> dict[str, Any]:
     """Whether there is a run in the folder, and the seeds of it if it is finished and is to gain more."""
-    take(path)
+    if is_writable(path):
+        take(path)
     stored = read_config(path)
     if stored is None and any(child.name != ".lock" for child in path.iterdir()):
         raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
@@ -230,15 +242,16 @@ def read_config(path: Path) -> ConfigDict | None:
     A run that a kill left between two states is brought into the later one first. Numbers of the optimizer that an
     older version did not have get their defaults.
     """
-    if is_to_take(path):
+    if is_to_take(path) and is_writable(path):
+        refuse_links(path)
         with hold(path, wait=True):
             take(path)
     file = path / "config.json"
     if not file.exists():
         return None
     try:
-        config = ConfigDict(tupled(json.loads(file.read_text(encoding="utf-8"))))
-    except (TypeError, ValueError) as error:
+        config = ConfigDict(as_config(read_json(file.read_bytes())))
+    except (RecursionError, TypeError, ValueError) as error:
         raise UserError(f"{file}: not a config ({error}). Choose another --workdir.") from None
     if not {"experiment", "seeds", "precision"} <= set(config):
         raise UserError(f"{file}: not the config of a run. Choose another --workdir.")
@@ -254,7 +267,7 @@ def to_json(config: ConfigDict) -> str:
 
 def write_result(path: Path, result: dict) -> None:
     """Write result.json, the last thing that a run writes; what is not finite becomes null."""
-    write_whole(path / "result.json", json.dumps(_finite(result), indent=2, allow_nan=False) + "\n")
+    write_whole(path / "result.json", json.dumps(finite(result), indent=2, allow_nan=False) + "\n")
 
 
 def _differences(stored: ConfigDict, config: ConfigDict) -> dict[str, tuple[Any, Any]]:
@@ -269,29 +282,12 @@ def _settled(config: ConfigDict) -> ConfigDict:
 
 
 def _read_metrics(file: Path) -> list[dict]:
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if file.exists() else []
-    return [line for line in map(_parsed, lines) if line is not None]
-
-
-def _parsed(text: str) -> dict | None:
-    """A line of metrics, which older versions wrote with NaN and Infinity; None where it is not one."""
-    try:
-        line = json.loads(text, parse_constant=lambda name: None) if text.endswith("\n") else None
-    except ValueError:
-        return None
-    return line if isinstance(line, dict) and {"step", "seed", "seconds"} <= set(line) else None
+    whole = file.read_bytes().split(b"\n")[:-1] if file.exists() else []  # the last is empty, or was cut short
+    return [line for line in map(as_line, whole) if line is not None]
 
 
 def _line(values: dict) -> str:
     return json.dumps(values, allow_nan=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _clear(path: Path, remove: bool) -> None:
@@ -316,7 +312,8 @@ def _remove_if_empty(folder: Path) -> None:
 def hold(path: Path, wait: bool = False) -> Iterator[None]:
     """Hold the folder for this run; the kernel lets go when the first host's process ends, however it ends.
 
-    Where another run holds it: raises Busy, or waits. Raises Interrupted where it is asked to stop meanwhile.
+    Where another run holds it: raises Busy, or waits. Raises Interrupted where it is asked to stop meanwhile, and
+    UserError for a folder that cannot be written, or whose lock is a link.
     """
     with contextlib.ExitStack() as stack:
         refused = hosts.by_first(lambda: _taken(stack, path, wait))
@@ -327,13 +324,9 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
 
 def _taken(stack: contextlib.ExitStack, path: Path, wait: bool) -> str:
     """Hold a folder until the stack ends; or why it cannot be held now."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise UserError(f"{path}: not a folder: choose another --workdir.") from None
-    file = stack.enter_context((path / ".lock").open("a", encoding="utf-8"))
+    file = stack.enter_context(open_lock(path))
     while not _is_locked(file):
-        owner = (path / ".lock").read_text(encoding="utf-8")
+        owner = (path / ".lock").read_text(encoding="utf-8", errors="replace")[:LONGEST_OWNER]
         if not wait:
             return f"{path}: in use by process {owner}. Wait for it, or choose another --workdir."
         stopping.poll_alone()

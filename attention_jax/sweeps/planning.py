@@ -17,6 +17,7 @@ from attention_jax.runs.code import Code
 from attention_jax.runs.config import flatten, nested
 from attention_jax.runs.experiment import Experiment, Request
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
+from attention_jax.runs.links import refuse_links
 from attention_jax.runs.machine import free_memory
 from attention_jax.runs.training import hyper_of, tell
 from attention_jax.sweeps.cells import Cell, index_of, resolve
@@ -26,6 +27,7 @@ from attention_jax.sweeps.folder import (
     changed_since,
     current_code,
     data_folder,
+    is_sweep,
     open_sweep,
     require_metrics,
     variant_of,
@@ -50,7 +52,8 @@ def make_plan(experiment: Experiment, request: Request) -> Sweep:
         return open_sweep(experiment, request.workdir)
     path = request.workdir
     resolved = _resolve(experiment, request, None)
-    with hold(path):
+    refuse_links(path)
+    with hold(path, wait=is_sweep(path) or not (path / "config.json").exists()):  # for who plans it at this moment
         sweep = _extended(experiment, request, resolved, None)
         write_whole(path / "plan.json", plan_to_json(sweep.plan))
         write_whole(path / "config.json", to_json(sweep.config))

@@ -8,6 +8,7 @@ from typing import Any
 from tqdm import tqdm
 
 from attention_jax import hosts
+from attention_jax.terminal import printable
 
 
 class Bar:
@@ -48,4 +49,4 @@ class Bar:
 def tell(line: str) -> None:
     """A line for the user, beside the output; the first host's."""
     if hosts.is_first():
-        tqdm.write(line, file=sys.stderr)
+        tqdm.write(printable(line), file=sys.stderr)

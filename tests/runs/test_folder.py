@@ -19,6 +19,8 @@ from attention_jax.stopping import Interrupted
 from attention_jax.training.hyper import DEFAULTS, OWN
 from configs import positional_encoding
 
+FINISHED = {"status": "finished", "seeds": [0]}
+
 
 def config(**changes):
     base = {"a": {"b": 1, "c": (1, 2)}, "train": {"steps": 10}, "seeds": (0,), "experiment": "e", "precision": {}}
@@ -55,11 +57,11 @@ def test_another_config_is_refused_with_what_differs(tmp_path):
 
 def test_only_the_number_of_steps_may_be_raised_and_the_run_is_then_unfinished(tmp_path):
     with open_once(tmp_path / "w"):
-        write_result(tmp_path / "w", {"status": "finished"})
+        write_result(tmp_path / "w", FINISHED)
     longer = config(train={"steps": 20})
     with pytest.raises(UserError, match="train.steps: 10 there, 20 now"), open_once(tmp_path / "w", longer):
         pass
-    assert Run(tmp_path / "w", 0).result() == {"status": "finished"}
+    assert Run(tmp_path / "w", 0).result() == FINISHED
     with open_once(tmp_path / "w", longer, extend=True) as run:
         assert run.result() is None
     with pytest.raises(UserError, match="train.steps: 20 there, 10 now"), open_once(tmp_path / "w"):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from attention_jax.data.config import require_buckets
 from attention_jax.data.tokenizers import BOS, EOS, PAD
 from attention_jax.errors import UserError
 from attention_jax.models import TRANSLATORS
@@ -25,6 +26,7 @@ from attention_jax.training.step import Loss
 
 def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
     """The model that `config.model` names. Raises UserError for values that do not fit."""
+    require_buckets(config.data.buckets)
     if config.model.name not in TRANSLATORS:
         raise UserError(f"config.model.name={config.model.name!r}: choose one of {', '.join(TRANSLATORS)}.")
     sizes = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
