@@ -166,9 +166,13 @@ def get_config(variant="cpu,characters"):
                 f"{', '.join(CORPORA)}."
             )
     budget, recipe = BUDGETS.get(model, {}), RECIPES.get((model, corpus), {})
-    sections = {
-        **{"data": CORPORA[corpus], "optimizer": OPTIMIZER, "train": TRAIN, "evaluate": EVALUATE},
-        **{"precision": PRECISION, "mesh": MESH},
+    sections: dict[str, dict] = {
+        "data": CORPORA[corpus],
+        "optimizer": OPTIMIZER,
+        "train": TRAIN,
+        "evaluate": EVALUATE,
+        "precision": PRECISION,
+        "mesh": MESH,
     }
     chosen = {name: base | budget.get(name, {}) | recipe.get(name, {}) for name, base in sections.items()}
     return ConfigDict(

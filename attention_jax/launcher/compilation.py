@@ -20,7 +20,6 @@ from attention_jax.training.peaks import memory_bytes
 from attention_jax.training.placement import bytes_a_device, shardings_of
 from attention_jax.training.topology import devices_of
 
-GIB = 2**30
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -50,16 +49,16 @@ def compile_step(config: ConfigDict, describe: Callable[[ConfigDict], Descriptio
     mesh, kind = description.layout.mesh(devices), devices[0].device_kind
     lines = [("machine", f"{topology or 'this one'}: {len(devices)} × {kind}"), *_asked(config, description, mesh)]
     started = time.perf_counter()
-    memory, hlo = _compiled(description, description.layout, mesh)
+    memory, program = _compiled(description, description.layout, mesh)
     limit = memory_bytes(kind) or free_memory()
-    verdict = f"{memory.total / GIB:,.2f} GiB a device, which has {limit / GIB:,.2f} GiB"
-    fits = memory.total <= limit
+    verdict = f"{_size(memory.total)} a device, which has {_size(limit)}"
+    fits = program is not None and memory.total <= limit
     lines += [
         ("memory a device", memory.told),
         ("compiled in", f"{time.perf_counter() - started:,.0f} s"),
         ("fits", f"{'yes' if fits else 'no'}: {verdict}"),
     ]
-    text = "\n\n".join([in_words(lines), *([_sent(hlo)] if hlo and mesh.size > 1 else [])])
+    text = "\n\n".join([in_words(lines), *([_sent(program)] if program and mesh.size > 1 else [])])
     return Compilation(text, "" if fits else f"does not fit: {verdict}. {_advice()}")
 
 
@@ -76,13 +75,13 @@ def _asked(config: ConfigDict, description: Description, mesh: Mesh) -> Lines:
         *assumed(config),
         ("batch", f"{laid[0]:,} rows{padding}"),
         ("parameters", f"{description.size:,}"),
-        ("state a device", f"{held / GIB:,.2f} GiB"),
+        ("state a device", _size(held)),
         ("model FLOPs", f"{flops:.4g} a step, {flops / mesh.size:.4g} a device"),
     ]
 
 
-def _compiled(description: Description, layout: Layout, mesh: Mesh) -> tuple[Memory, str]:
-    """What the compiled step needs, and its HLO; "" where the compiler found no way to make it fit."""
+def _compiled(description: Description, layout: Layout, mesh: Mesh) -> tuple[Memory, Any]:
+    """What the compiled step needs, and its program; None where the compiler found no way to make it fit."""
     arguments = layout.arguments(mesh)
     with jax.set_mesh(mesh):
         own = shardings_of(arguments[0])
@@ -92,8 +91,8 @@ def _compiled(description: Description, layout: Layout, mesh: Mesh) -> tuple[Mem
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            return _exhausted(str(error)), ""
-    return _memory(program.memory_analysis()), program.as_text()
+            return _exhausted(str(error)), None
+    return _memory(program.memory_analysis()), program
 
 
 def _memory(found: Any) -> Memory:
@@ -102,20 +101,31 @@ def _memory(found: Any) -> Memory:
         "outputs": found.output_size_in_bytes,
         "temporaries": found.temp_size_in_bytes,
     }
-    told = " + ".join(f"{name} {size / GIB:,.2f}" for name, size in parts.items())
+    told = " + ".join(f"{name} {_size(size)}" for name, size in parts.items())
     reused = found.alias_size_in_bytes
-    return Memory(f"{told} − outputs in arguments' place {reused / GIB:,.2f} GiB", sum(parts.values()) - reused)
+    return Memory(f"{told} − outputs in arguments' place {_size(reused)}", sum(parts.values()) - reused)
 
 
 def _exhausted(message: str) -> Memory:
-    used = re.search(r"Used ([\d.]+)([KMGT])", message)
-    told = next((line.strip() for line in message.splitlines() if "Used" in line), message.splitlines()[0])
-    return Memory(f"refused by the compiler: {told}", float(used[1]) * UNITS[used[2]] if used else math.inf)
+    used = re.search(r"(?:Used |\()([\d.]+)([KMGT])", message)
+    told = re.search(r"Ran out of memory.*?(?= HLO module|\n|$)", message)
+    total = float(used[1]) * UNITS[used[2]] if used else math.inf
+    return Memory(f"refused by the compiler: {told[0] if told else message.splitlines()[0]}", total)
 
 
-def _sent(hlo: str) -> str:
+def _size(count: float) -> str:
+    return f"{count / 2**30:,.2f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
+def _sent(program: Any) -> str:
     """A table of what a device sends and gets in a step."""
-    rows = [(kind, found.count, found.bytes / 2**20) for kind, found in traffic(hlo).items() if found.count]
+    try:
+        found = traffic(program.as_text())
+    except jax.errors.JaxRuntimeError as error:
+        return (
+            f"what is sent cannot be read, for libtpu and jaxlib are not of one release: {str(error).splitlines()[0]}"
+        )
+    rows = [(kind, of_kind.times, of_kind.bytes / 2**20) for kind, of_kind in found.items() if of_kind.times]
     return table(rows, ("collective", "a step", "MiB a step and device"), floatfmt=",.1f")
 
 

@@ -1,7 +1,7 @@
 """Layers one after another: each a module with variables of its own, or stacked and scanned; rematerialized or not."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import flax.linen as nn
 import jax
@@ -26,7 +26,7 @@ class Layered(nn.Module, kw_only=True):
     layer: LayerSpec
 
     @property
-    def plain(self) -> "Layered":
+    def plain(self) -> Self:
         """The same model, that computes nothing twice."""
         return self.clone(layer=self.layer._replace(backend="reference", remat="none"))
 

@@ -9,7 +9,9 @@ KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([a-z][a-z0-9-]*)\((.*)$")
-_CALLED = re.compile(r"(?:calls|body|to_apply|branch_computations|true_computation|false_computation)=(\{[^}]*\}|%[\w.-]+)")
+_CALLED = re.compile(
+    r"(?:calls|body|to_apply|branch_computations|true_computation|false_computation)=(\{[^}]*\}|%[\w.-]+)"
+)
 _NAME = re.compile(r"%([\w.-]+)")
 _CONDITION = re.compile(r"condition=%([\w.-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
@@ -19,12 +21,12 @@ _SCATTERS = "all-reduce-scatter"  # opens the name of a computation in which a T
 
 
 class Traffic(NamedTuple):
-    """How often a program's collectives of one kind run, and the bytes of their arrays on a device, all together.
+    """How many times a program's collectives of one kind run, and the bytes of their arrays on a device, all together.
 
     Of a gather the bytes are those of what it gives, of a scatter of what it takes, so that kinds can be compared.
     """
 
-    count: int
+    times: int
     bytes: int
 
 
@@ -51,13 +53,13 @@ def traffic(hlo: str) -> dict[str, Traffic]:
                 kind = "reduce-scatter" if kind == "all-reduce" and name.startswith(_SCATTERS) else kind
                 channel = _CHANNEL.search(one.rest)
                 key = kind, channel[1] if channel else f"{name}/{one.name}"
-                count = max(runs[name], found[key].count if key in found else 0)
-                found[key] = Traffic(count, count * _bytes(one, types))
+                times = max(runs[name], found[key].times if key in found else 0)
+                found[key] = Traffic(times, times * _bytes(one, types))
     return {kind: _total([each for (own, _), each in found.items() if own == kind]) for kind in KINDS}
 
 
 def _total(of_kind: list[Traffic]) -> Traffic:
-    return Traffic(sum(one.count for one in of_kind), sum(one.bytes for one in of_kind))
+    return Traffic(sum(one.times for one in of_kind), sum(one.bytes for one in of_kind))
 
 
 def _parsed(hlo: str) -> tuple[str, dict[str, list[_Instruction]]]:

@@ -11,6 +11,7 @@ EXAMPLES = ("v5e:16x16", "v5p:4x4x4", "v6e:8x8", "v4:2x2x4")
 # What libtpu looks for on a TPU's own machine, and it is not one; and how much it says.
 ALONE = {
     "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # nothing runs, so that others may compile or train beside it
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
     "TPU_STDERR_LOG_LEVEL": "3",
@@ -33,5 +34,5 @@ def devices_of(topology: str) -> list[Any]:
     try:
         return list(get_topology_desc(platform="tpu", topology_name=topology).devices)
     except jax.errors.JaxRuntimeError as error:
-        reason = str(error).strip().splitlines()[0].partition(": ")[2]
+        reason = str(error).strip().splitlines()[0].partition(": ")[2].rstrip(".")
         raise UserError(f"--topology={topology}: {reason}. Name a slice, as {', '.join(EXAMPLES)}.") from None
