@@ -5,6 +5,7 @@ first and agrees with itself. `agreed`, `any_says`, `require_same`, `by_first` a
 make in the same order.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -12,8 +13,9 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import jax
 
@@ -23,8 +25,9 @@ from attention_jax.terminal import printable
 T = TypeVar("T")
 OFF, AUTO = "off", "auto"
 HEARTBEAT = 30  # seconds, after which JAX gives a host up
-SILENT = 25.0  # seconds, after which a host that says nothing is given up here
-BEAT, POLL = 2.0, 0.005  # seconds between signs of life, and between looks at a key
+SILENT = 15.0  # seconds, after which a host that says nothing is given up here
+BEAT, POLL = 1.0, 0.005  # seconds between signs of life, and between looks at a key
+WORKS = "works"
 
 _calls = itertools.count()
 
@@ -97,10 +100,13 @@ def by_first(do: Callable[[], T]) -> T:
         return do()
     found: Any = None
     if is_first():
+        _Busy.what = WORKS
         try:
             found = {"gives": do()}
         except UserError as error:
             found = {"refuses": str(error)}
+        finally:
+            _Busy.what = ""
     found = agreed(found)
     if "refuses" in found:
         raise UserError(found["refuses"])
@@ -116,11 +122,17 @@ def in_turn(do: Callable[[], T]) -> T:
     return made[0] if made else do()
 
 
-def explained(error: BaseException) -> NoReturn:
-    """Raise an error of this host; where a host that is gone may be its reason, wait until the watch has named it."""
-    if not is_alone() and not isinstance(error, (UserError, SystemExit)):
-        time.sleep(SILENT + 3 * BEAT)  # the watch ends the process
-    raise error
+def explained(error: BaseException) -> None:
+    """What a host does with an error that is not the user's: one that is gone may be its reason, and is named first.
+
+    Ends the process, and the other hosts', with status 1; alone it does nothing.
+    """
+    if is_alone():
+        return
+    time.sleep(SILENT + 5 * BEAT)  # the watch ends the process where another is gone
+    traceback.print_exception(error)
+    leave(f"{type(error).__name__}: {error}".splitlines()[0])
+    os._exit(1)
 
 
 def leave(message: str) -> None:
@@ -144,59 +156,64 @@ def _wait_for(key: str) -> str:
             return _client().key_value_try_get(key)
         except Exception as error:
             if "NOT_FOUND" not in str(error):
-                explained(error)
+                raise
         time.sleep(POLL)
 
 
 class _Watch:
     """Says that this host lives, and ends the process where another has not said so for `SILENT` seconds, or failed.
 
-    JAX's heartbeats see a host whose process is gone; they name none, and a process that is stopped may go unnoticed.
+    JAX's heartbeats end a process too, later and without naming a host.
     """
 
     def __init__(self) -> None:
         now = time.monotonic()
-        self._seen = {host: ("", now) for host in range(_count()) if host != _index()}
+        self._seen = dict.fromkeys(range(_count()), ("", now))
+        self._answered = now  # when the store of keys, which is the first host's, last did
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="watching hosts", daemon=True).start()
+        for work in (self._speak, self._listen):
+            threading.Thread(target=work, name="watching hosts", daemon=True).start()
 
-    def _run(self) -> None:
+    def _speak(self) -> None:
+        """Ask the store, which may never answer."""
         own = f"{socket.gethostname()}, process {os.getpid()}"
         for beat in itertools.count():
-            try:
-                _client().key_value_set(f"alive/{_index()}", f"{beat}|{own}", allow_overwrite=True)
-                self._look()
-            except Exception:
-                self._silent(0)
+            with contextlib.suppress(Exception):  # silence speaks for itself
+                _client().key_value_set(f"alive/{_index()}", f"{beat}|{own}|{_Busy.what}", allow_overwrite=True)
+                for host, (before, _) in self._seen.items():
+                    if failed := _found(f"failed/{host}"):
+                        _end(f"host {host} ({_named(before)}) failed: {failed}")
+                    if (found := _found(f"alive/{host}")) != before:
+                        self._seen[host] = found, time.monotonic()
+                self._answered = time.monotonic()
             time.sleep(BEAT)
 
-    def _look(self) -> None:
-        now = time.monotonic()
-        for host, (before, since) in self._seen.items():
-            beat = _found(f"alive/{host}")
-            failed = _found(f"failed/{host}")
-            if failed:
-                self._end(f"host {host} ({_named(beat)}) failed: {failed}")
-            if beat != before:
-                self._seen[host] = beat, now
-            elif now - since > SILENT:
-                self._end(f"host {host} ({_named(beat)}) has said nothing for {now - since:.0f} s: killed or stopped.")
+    def _listen(self) -> None:
+        while True:
+            time.sleep(BEAT)
+            now = time.monotonic()
+            if now - self._answered > SILENT:
+                _end(f"host 0 ({_named(self._seen[0][0])}) has not answered for {SILENT:.0f} s: killed or stopped.")
+            for host, (found, since) in self._seen.items():
+                if now - since > SILENT and host != _index() and not found.endswith(f"|{WORKS}"):
+                    _end(f"host {host} ({_named(found)}) has said nothing for {SILENT:.0f} s: killed or stopped.")
 
-    def _silent(self, host: int) -> None:
-        """The store of keys, which is the first host's, cannot be reached."""
-        before, since = self._seen.get(host, ("", time.monotonic()))
-        if time.monotonic() - since > SILENT - 5 * BEAT:
-            self._end(f"host {host} ({_named(before)}), which the others meet at, is gone or stopped.")
 
-    def _end(self, message: str) -> None:
-        again = "Start the same command on every host again; it goes on from the last checkpoint."
-        print(printable(f"error: {message} {again}"), file=sys.stderr, flush=True)
-        os._exit(1)
+class _Busy:
+    """What this host does that may keep its threads from running: a library's long work."""
+
+    what = ""
+
+
+def _end(message: str) -> None:
+    again = "Start the same command on every host again; it goes on from the last checkpoint."
+    print(printable(f"error: {message} {again}"), file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _named(beat: str) -> str:
-    return beat.partition("|")[2] or "never heard of"
+    return beat.split("|")[1] if beat else "never heard of"
 
 
 def _found(key: str) -> str:

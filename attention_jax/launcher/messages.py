@@ -29,7 +29,6 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
         tell(f"\n{stop}")
         stopping.end()
     except UserError as error:
-        hosts.leave(str(error))
         fail(str(error))
     except BrokenPipeError:
         end_output()
@@ -42,15 +41,23 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
             raise
         fail(message)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            fail(f"{error.filename or 'input or output'}: {error.strerror or error}.")
-        fail(f"disk full at {error.filename or 'the workdir'}: free some space and run the same command again.")
+        fail(_of_system(error))
+    except Exception as error:
+        hosts.explained(error)
+        raise
 
 
 def fail(message: str) -> NoReturn:
     """Say what is wrong on standard error and end with status 1."""
     tell(f"error: {message}")
+    hosts.leave(message)
     sys.exit(1)
+
+
+def _of_system(error: OSError) -> str:
+    if error.errno != errno.ENOSPC:
+        return f"{error.filename or 'input or output'}: {error.strerror or error}."
+    return f"disk full at {error.filename or 'the workdir'}: free some space and run the same command again."
 
 
 def unreadable(error: Exception, argv: Sequence[str]) -> str:

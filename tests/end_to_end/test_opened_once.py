@@ -9,7 +9,7 @@ from attention_jax.launcher import experiments
 from attention_jax.launcher.modes import MODES
 from attention_jax.runs.experiment import Request
 from attention_jax.tasks.translation import combining, session
-from attention_jax.training.checkpoints import Checkpoints
+from attention_jax.training.storage import Storage
 
 OPENED = {
     "corpus": (session, "load_or_import"),
@@ -39,7 +39,7 @@ def opened(monkeypatch):
 
     for name, (module, attribute) in OPENED.items():
         monkeypatch.setattr(module, attribute, counting(name, getattr(module, attribute)))
-    monkeypatch.setattr(Checkpoints, "_read", counting("checkpoints", Checkpoints._read))
+    monkeypatch.setattr(Storage, "read", counting("checkpoints", Storage.read))
     return counts
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-CLOCK = ("seconds", "train.step_seconds")
+CLOCK = ("seconds", "train.step_seconds", "train.tokens_per_second")
 
 
 def parameters(folder):
@@ -64,46 +64,47 @@ def test_what_a_run_reports_does_not_depend_on_what_is_left_of_its_log(finished,
         assert {**result, **own} == whole
 
 
-def test_a_flipped_byte_in_the_newest_checkpoint_gives_the_numbers_of_the_one_before_and_says_so(finished, tmp_path):
-    launcher, unbroken, _ = finished
-    shutil.copytree(unbroken, tmp_path / "w")
-    newest = tmp_path / "w" / "checkpoints" / "40"
-    largest = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+def flipped(folder):
+    """The largest file of a folder, with a byte of it flipped."""
+    largest = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     damaged = bytearray(largest.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     largest.write_bytes(damaged)
-    flipped = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
-    assert flipped.returncode == 0, flipped.err
-    said = f"{newest}: cannot be read ({largest.relative_to(newest)}: its digest is not what was saved); using the one"
-    assert said in flipped.err
-    assert "Traceback" not in flipped.err
-    shutil.rmtree(newest)
-    assert launcher.run(tmp_path / "w", "--mode=evaluate", config="").out == flipped.out
+    return largest
 
 
-@pytest.mark.slow
-def test_a_run_of_a_version_that_kept_nothing_beside_its_checkpoints_ends_without_its_log(finished, tmp_path):
+def test_a_flipped_byte_in_the_newest_checkpoint_makes_a_run_go_on_from_the_one_before_and_say_so(finished, tmp_path):
     launcher, unbroken, _ = finished
-    folder = tmp_path / "w"
-    shutil.copytree(unbroken, folder)
-    for path in (folder / "checkpoints").iterdir():
-        (path / "about.json").unlink()
-        (path / "_CHECKPOINT_METADATA").write_text("{}")
-    (folder / "metrics.jsonl").unlink()
-    (folder / "result.json").unlink()
-    process = launcher.run(folder)
-    assert process.returncode == 0, process.err
-    result, whole = (json.loads((run / "result.json").read_text()) for run in (folder, unbroken))
-    assert result["train"]["loss"] is None
-    assert result["validation"] == whole["validation"]
+    shutil.copytree(unbroken, tmp_path / "w")
+    (tmp_path / "w" / "result.json").unlink()
+    newest = tmp_path / "w" / "checkpoints" / "40"
+    largest = flipped(newest)
+    again = launcher.run(tmp_path / "w")
+    assert again.returncode == 0, again.err
+    said = f"{newest}: cannot be read ({largest.relative_to(newest)}: its digest is not what was saved); using the one"
+    assert said in again.err
+    assert "Traceback" not in again.err
+    assert parameters(tmp_path / "w")[0] == 40
+    assert metrics(tmp_path / "w") == metrics(unbroken)
 
 
-@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
-def test_a_run_asked_to_stop_saves_says_how_to_go_on_and_does(finished, tmp_path, how):
+def test_a_flipped_byte_in_the_best_variables_is_refused(finished, tmp_path):
+    launcher, unbroken, _ = finished
+    shutil.copytree(unbroken, tmp_path / "w")
+    for folder in (tmp_path / "w" / "best" / "seed_0").iterdir():
+        flipped(folder)
+    refused = launcher.run(tmp_path / "w", "--mode=evaluate", config="")
+    assert refused.returncode == 1
+    assert "the best variables cannot be read (default/" in refused.err
+    assert refused.out == ""
+
+
+@pytest.mark.parametrize(("how", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 143), ("SIGUSR2", 143)])
+def test_a_run_asked_to_stop_saves_says_how_to_go_on_and_does(finished, tmp_path, how, status):
     launcher, unbroken, _ = finished
     long = {"train__steps": 4000, "train__checkpoint_every": 4000, "optimizer__decay_steps": 40}  # rates as unbroken
     stopped = launcher.interrupt(how, tmp_path / "run", 4, **long)
-    assert stopped.returncode == 130, stopped.err
+    assert stopped.returncode == status, stopped.err
     assert re.search(r"stopped and saved at step \d+ of 4,000. The same command goes on from there.", stopped.err)
     step = parameters(tmp_path / "run")[0]
     assert step >= 4

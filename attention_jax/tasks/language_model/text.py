@@ -20,7 +20,7 @@ from attention_jax.ops.losses import cross_entropy
 from attention_jax.tasks.language_model.model import Texts, logits_of
 from attention_jax.tasks.language_model.source import Source, length_keys, lengths_of, require_positive
 from attention_jax.training.feeding import Batches
-from attention_jax.training.placement import everywhere
+from attention_jax.training.placement import everywhere, whole
 from attention_jax.training.state import Variables
 
 TASK = "text"
@@ -106,7 +106,7 @@ def _measure(data: ConfigDict, tokens: np.ndarray, contexts: tuple[int, ...], mo
     """
     longest = contexts[-1]
     stretch = math.lcm(*contexts)  # so that windows of every length cover the same tokens
-    whole = max(min(data.evaluated, len(tokens) - 1) // stretch, 1) * stretch
+    evaluated = max(min(data.evaluated, len(tokens) - 1) // stretch, 1) * stretch
     last = np.sort(np.random.default_rng(data.seed).integers(longest, len(tokens), data.sampled))
 
     @functools.partial(jax.jit, static_argnums=3)
@@ -131,7 +131,7 @@ def _measure(data: ConfigDict, tokens: np.ndarray, contexts: tuple[int, ...], mo
     def measure(variables: Variables, config: ConfigDict):
         del config
         return {
-            "perplexity": {str(c): perplexity(variables, np.arange(0, whole, c), c, False) for c in contexts},
+            "perplexity": {str(c): perplexity(variables, np.arange(0, evaluated, c), c, False) for c in contexts},
             "perplexity_sliding": {str(c): perplexity(variables, last - c, c, True) for c in contexts},
         }
 
