@@ -87,10 +87,6 @@ class LanguageModel(Layered, kw_only=True):
         """The longest text that the score has room for; None: any."""
         return self.layer.of_self.attention().score.room
 
-    def hidden_flops(self, rows: int, length: int) -> float:
-        """Matrix-product FLOPs of a training step for pairs of tokens that causal masks hide."""
-        return self.layers * self.layer.hidden_flops(rows, length)
-
     def __call__(
         self,
         tokens: Int[Array, "batch t"],

@@ -185,16 +185,6 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         return None if self.attends == "never" else self._score.room
 
     @property
-    def plain(self) -> "RecurrentTranslator":
-        """The same model, that computes nothing twice."""
-        return self.clone(backend="reference")
-
-    def hidden_flops(self, rows: int, length: int) -> float:
-        """None: no causal mask hides anything."""
-        del rows, length
-        return 0.0
-
-    @property
     def types(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "param_dtype": self.param_dtype}
 

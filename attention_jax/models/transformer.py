@@ -113,10 +113,6 @@ class Transformer(Layered, kw_only=True):
         scores = [spec.attention().score.room for spec in (self.layer.of_self, self.layer.of_cross)]
         return min((most for most in (*encodings, *scores) if most is not None), default=None)
 
-    def hidden_flops(self, rows: int, length: int) -> float:
-        """Matrix-product FLOPs of a training step for pairs of words that causal masks hide."""
-        return self.decoder_layers * self.layer.hidden_flops(rows, length)
-
     def _spec(self, kind: str) -> LayerSpec:
         return self.layer._replace(mixer=self.encoder_mixer) if kind == "encoder" else self.layer
 

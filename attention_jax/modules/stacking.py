@@ -1,7 +1,7 @@
 """Layers one after another: each a module with variables of its own, or stacked and scanned; rematerialized or not."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -24,11 +24,6 @@ class Layered(nn.Module, kw_only=True):
     """
 
     layer: LayerSpec
-
-    @property
-    def plain(self) -> Self:
-        """The same model, that computes nothing twice."""
-        return self.clone(layer=self.layer._replace(backend="reference", remat="none"))
 
     @nn.nowrap
     def init_with_output(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

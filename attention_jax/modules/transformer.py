@@ -138,13 +138,6 @@ class LayerSpec(NamedTuple):
         sizes = (self.width, self.heads, self.kv_heads, self.qk_norm)
         return MultiHeadAttention(*sizes, spec, **self.types, encoding=encoding)
 
-    def hidden_flops(self, rows: int, length: int) -> float:
-        """Matrix-product FLOPs of a layer's causal attention, forward and backward, for the pairs that its mask hides.
-
-        3 · 2 products · 2 width · t (t − 1) / 2 a row of t tokens; 0 if the mixer does not attend.
-        """
-        return 0.0 if self.mixer in MIXERS else 6.0 * self.width * length * (length - 1) * rows
-
     def dropout_at(self, site: str, index: int, dropout: Dropout | None) -> Dropout | None:
         """Dropout at a site, with another key for each `index`; None if the site has no dropout."""
         if dropout is None or site not in self.dropout_sites:

@@ -9,13 +9,12 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.placing import ROWS
 from attention_jax.training.blueprint import Blueprint
 from attention_jax.training.cost import flops
 from attention_jax.training.hyper import rule_of, settled, traced
 from attention_jax.training.placement import Placement, make_mesh
-from attention_jax.training.state import TrainState, Variables
+from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss, stepping_of, train_step
 
 
@@ -44,8 +43,7 @@ class Description(NamedTuple):
     step: Callable
     arguments: tuple
     layout: Layout | None = None  # where a state is trained step by step
-    passes: Callable | None = None  # of the same arguments: a forward and a backward pass that compute nothing twice
-    hidden: float = 0.0  # those of the FLOPs of `passes` that are for pairs of tokens which causal masks hide
+    needed: Callable[[], float] | None = None  # counts the FLOPs that the model needs, however they are computed
 
     @property
     def size(self) -> int:
@@ -59,8 +57,8 @@ class Description(NamedTuple):
 
     @property
     def model_flops(self) -> float:
-        """Matrix-product FLOPs that the model itself takes in the step: what MFU counts."""
-        return flops(self.passes or self.step, *self.arguments) - self.hidden
+        """The FLOPs of a step that the model needs, however they are computed: what MFU counts."""
+        return self.flops if self.needed is None else self.needed()
 
 
 def description_of(
@@ -70,28 +68,15 @@ def description_of(
     batch: Any,
     placement: Placement,
     more: Mapping[str, Any] = {},
-    plain: Loss | None = None,
-    hidden: float = 0.0,
 ) -> Description:
-    """One training step on a batch of shapes; `more` are dynamic values that are not the optimizer's.
-
-    `plain` is the loss of a model that computes nothing twice; `hidden` as in `Description`.
-    """
+    """One training step on a batch of shapes; `more` are dynamic values that are not the optimizer's."""
     rule, stepping = rule_of(config.optimizer), stepping_of(config.train)
     hyper = traced(settled(config.optimizer)) | {"key": jax.random.key(0), **more}
     blueprint = Blueprint(init, rule.optimizer, placement, bool(stepping.ema))
     step = functools.partial(train_step, loss, rule, stepping)
     state = blueprint.shapes()
     layout = Layout(blueprint, batch, hyper, config.mesh.to_dict(), stepping.accumulate)
-    passes = functools.partial(_passes, plain or loss)
-    return Description(state.variables["params"], step, (state, batch, hyper), layout, passes, hidden)
-
-
-def _passes(loss: Loss, state: TrainState, batch: Any, hyper: Mapping[str, Any]) -> Any:
-    """The gradient of the loss."""
-    dropout = Dropout(hyper["key"], hyper["dropout"])
-    of_params = lambda params: loss({**state.variables, "params": params}, batch, dropout, hyper)[0].total  # noqa: E731
-    return jax.grad(of_params)(state.variables["params"])
+    return Description(state.variables["params"], step, (state, batch, hyper), layout)
 
 
 def _rows_on(batch: Any, mesh: Mesh, parts: int) -> Any:

@@ -101,7 +101,12 @@ class Session:
     @functools.cached_property
     def loss(self) -> Loss:
         """The loss of a training step, with the label smoothing of its dynamic values."""
-        return self._loss_of(self.model)
+        source, model = self.source, self.model
+
+        def of_batch(variables, batch, dropout, hyper):
+            return loss(model, variables, source.texts(batch, hyper), dropout, hyper["label_smoothing"])
+
+        return of_batch
 
     @functools.cached_property
     def measure(self) -> Measure:
@@ -144,30 +149,12 @@ class Session:
     def description(self) -> Description:
         """Shapes of the parameters and of one step."""
         batch = shapes_of(self.source.batches(0, 0, 1))
-        rows = jax.tree.leaves(batch)[0].shape[0]
-        return description_of(
-            self.config,
-            self.init,
-            self.loss,
-            batch,
-            self.placement,
-            self.source.traced(self.config),
-            self._loss_of(self.model.plain),
-            self.model.hidden_flops(rows, self.source.trained),
-        )
+        return description_of(self.config, self.init, self.loss, batch, self.placement, self.source.traced(self.config))
 
     @functools.cached_property
     def cost(self) -> dict[str, float]:
         """Parameters, and the matrix-product FLOPs of one seed's whole training."""
         return {"parameters": self.description.size, "flops": self.description.flops * self.config.train.steps}
-
-    def _loss_of(self, model: LanguageModel) -> Loss:
-        texts = self.source.texts
-
-        def of_batch(variables, batch, dropout, hyper):
-            return loss(model, variables, texts(batch, hyper), dropout, hyper["label_smoothing"])
-
-        return of_batch
 
     def _require_room(self, section: str, model: LanguageModel) -> None:
         if model.score_room is not None and model.score_room < self.source.longest:

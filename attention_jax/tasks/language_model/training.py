@@ -21,5 +21,4 @@ def task_of(session: Session) -> Task:
         evaluate=evaluate,
         vocabulary=session.source.tokenizer_digest,
         placement=session.placement,
-        flops=lambda batch: session.description.model_flops,
     )

@@ -71,15 +71,7 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
     """The description of a training step on `rows` pairs that are padded to `length`."""
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"source": tokens, "target": tokens}
-    return description_of(
-        config,
-        functools.partial(init, model),
-        training_loss(model),
-        batch,
-        placement_of(config),
-        plain=training_loss(model.plain),
-        hidden=model.hidden_flops(rows, length),
-    )
+    return description_of(config, functools.partial(init, model), training_loss(model), batch, placement_of(config))
 
 
 def placement_of(config: ConfigDict) -> Placement:

@@ -8,7 +8,7 @@ import numpy as np
 from attention_jax.data.batching import TrainingBatches, split_buckets
 from attention_jax.errors import UserError
 from attention_jax.tasks.translation.measuring import measure_split, training_nll
-from attention_jax.tasks.translation.model import describe, training_loss
+from attention_jax.tasks.translation.model import training_loss
 from attention_jax.tasks.translation.session import Session
 from attention_jax.tasks.translation.translating import Trained
 from attention_jax.training.feeding import Batches
@@ -39,7 +39,6 @@ def task_of(session: Session) -> Task:
         evaluate=lambda variables: measure_so_far(session, variables),
         vocabulary=session.corpus.vocabulary,
         placement=session.placement,
-        flops=lambda batch: describe(session.config, session.programs.model, *batch["target"].shape).model_flops,
     )
 
 
