@@ -8,7 +8,7 @@ import numpy as np
 from attention_jax.data.batching import TrainingBatches, split_buckets
 from attention_jax.errors import UserError
 from attention_jax.tasks.translation.measuring import measure_split, training_nll
-from attention_jax.tasks.translation.model import training_loss
+from attention_jax.tasks.translation.model import model_flops, training_loss
 from attention_jax.tasks.translation.session import Session
 from attention_jax.tasks.translation.translating import Trained
 from attention_jax.training.feeding import Batches
@@ -39,6 +39,7 @@ def task_of(session: Session) -> Task:
         evaluate=lambda variables: measure_so_far(session, variables),
         vocabulary=session.corpus.vocabulary,
         placement=session.placement,
+        flops=lambda batch: model_flops(session.config, session.programs.model, *batch["source"].shape),
     )
 
 
