@@ -132,7 +132,7 @@ BUDGETS: dict[str, dict[str, dict]] = {
     "gpt_1b3": {
         "data": {"length": 2048, "batch": 512},  # a million tokens
         "optimizer": {"learning_rate": 2e-4, "warmup_steps": 2000, "b2": 0.95},
-        "mesh": {"data": 1, "fsdp": REST},
+        "mesh": {"data": 1, "fsdp": REST},  # on more than 16 devices fsdp 16, and data -1: docs/tpu.md
         "precision": {"dtype": "bfloat16"},
     },
 }
