@@ -46,10 +46,13 @@ def test_it_tells_the_mesh_the_memory_and_what_is_sent_and_writes_nothing(tmp_pa
 
 
 def test_what_does_not_fit_is_refused_after_the_numbers(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(compilation, "free_memory", lambda: 1000)
-    with pytest.raises(UserError, match=r"^does not fit: .* MiB a device, which has 0\.0 MiB\. Spread .*accumulate"):
+    monkeypatch.setattr(compilation, "free_memory", lambda: 2**30)
+    monkeypatch.setattr(compilation, "_compiled", lambda *_: (compilation.Memory("temporaries", 3 * 2**30), ""))
+    with pytest.raises(
+        UserError, match=r"^does not fit: 3\.00 GiB a device, which has 1\.00 GiB\. Spread .*accumulate"
+    ):
         compile_it(small(), tmp_path)
-    assert re.search(r"\nfits +no: ", capsys.readouterr().out)
+    assert "\nfits              no: 3.00 GiB a device, which has 1.00 GiB" in capsys.readouterr().out
 
 
 def test_a_compiler_that_runs_out_of_memory_is_quoted():
