@@ -44,7 +44,8 @@ def task_of(session: Session) -> Task:
 
 def measure_so_far(session: Session, variables: Any) -> dict[str, float]:
     """The metrics during training, by their full names, of training pairs and of the validation split."""
-    trained = Trained(session.programs, (variables,), session.corpus, session.data)
+    placed = jax.device_put(variables, jax.devices()[0])  # as what is read from a checkpoint is: it shares programs
+    trained = Trained(session.programs, (placed,), session.corpus, session.data)
     numbers: dict[str, dict] = {"train": {"nll": training_nll(trained)}}
     if "validation" in session.corpus.splits:
         numbers["validation"] = measure_split(trained, session.corpus.splits["validation"], session.config).numbers
