@@ -1,4 +1,4 @@
-# make demo | test | conformance | test-slow | test-slurm | check | docs | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
+# make demo | test | conformance | test-slow | test-slurm | fuzz | check | audit | docs | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
 ACCELERATOR ?= cpu
 # The newest tested Python that can make a virtual environment, on PATH or of pyenv's (whose shims may run nothing).
 PYTHON ?= $(shell for version in 3.13 3.12; do \
@@ -13,7 +13,7 @@ ACCELERATORS := cpu cuda13 tpu
 
 SLURM ?= /tmp/attention_jax_slurm
 
-.PHONY: demo test test-slow test-slurm check conformance results docs lock clean
+.PHONY: demo test test-slow test-slurm fuzz check audit conformance results docs lock clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train the default experiment on embedded data, in a few minutes
@@ -30,10 +30,19 @@ test-slurm: $(READY)  ## sweeps on a real SLURM of one node on this machine; ins
 	tests/slurm/cluster.sh start $(SLURM)
 	SLURM_CONF=$(SLURM)/slurm.conf $(BIN)/python -m pytest tests/slurm || status=$$?; tests/slurm/cluster.sh stop $(SLURM); exit $${status:-0}
 
+fuzz: $(READY)  ## bad input of every kind, a thousand examples a test, others each time
+	ATTENTION_JAX_FUZZ=1000 $(BIN)/python -m pytest -n 2 tests/faults/test_fuzz.py
+
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+audit:  ## known vulnerabilities of what the locks name; asks pypi.org, in an environment of its own
+	$(PYTHON) -m venv $(VENV)-audit && $(VENV)-audit/bin/python -m pip install --quiet pip-audit
+	status=0; for name in $(ACCELERATORS); do \
+	  $(VENV)-audit/bin/pip-audit --disable-pip --require-hashes --requirement locks/$$name.txt || status=1; \
+	done; exit $$status
 
 conformance: $(READY)  ## every backend against a float64 oracle: scores, normalizers, masks, encodings, …: the matrix
 	$(BIN)/python tests/backends/conformance.py
@@ -60,4 +69,4 @@ lock:
 	done
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-audit

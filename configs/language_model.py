@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from attention_jax.sweeps.settings import POPULATION, SWEEP
 from attention_jax.sweeps.space import grid, product, seeds
 from attention_jax.training.hyper import UNSET
+from attention_jax.training.placement import MESH
 
 TRANSFORMER = {
     "layers": 4,
@@ -34,6 +35,8 @@ TRANSFORMER = {
     "score": "scaled_dot",  # any of ops/scoring.py, with options: gaussian:width=2
     "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
     "backend": "auto",  # reference, chunked: backends/
+    "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
+    "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products
 }
 
 MODELS: dict[str, dict] = {
@@ -89,9 +92,13 @@ OPTIMIZER = {
 TRAIN = {
     "steps": 5000,
     "steps_per_call": 10,  # batches inside one compiled call
+    "accumulate": 1,  # micro-batches of each batch, for less memory
+    "ema": 0.0,  # more: the decay of a running mean of the parameters, which is measured too, as ema.…
+    "skip_nonfinite": 0,  # more: steps whose gradient is not finite are left out; so many in a row end training
     "log_every": 50,
     "evaluate_every": 250,
     "checkpoint_every": 250,
+    "checkpoint_minutes": 0,  # more: also where the last is so many minutes old
     "keep_last": 1,
     "best_by": "validation.loss",  # the best checkpoint by this is what is measured, and what writes
 }
@@ -155,6 +162,8 @@ def get_config(variant="cpu,characters"):
             **{name: base | recipe.get(name, {}) for name, base in sections.items()},
             "generate": GENERATE | {"context": data["length"]},  # beyond what it saw a model writes worse
             "precision": {"matmul": "default", "dtype": "float32", "param_dtype": "float32"},
+            "mesh": MESH,
+            "distributed": "off",  # hosts: auto (SLURM, TPU, GKE, Open MPI), or the first one's HOST:PORT
             "population": POPULATION,
             "sweep": SWEEP,
         }

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from attention_jax.sweeps.settings import POPULATION, SWEEP
 from attention_jax.sweeps.space import chain, grid, product, seeds
 from attention_jax.training.hyper import UNSET
+from attention_jax.training.placement import MESH
 
 RECURRENT = {
     "embedding": 256,
@@ -55,6 +56,8 @@ TRANSFORMER = {
     "cross_score": "",  # where attention to the source differs
     "cross_normalize": "",
     "backend": "auto",  # reference, chunked: backends/
+    "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
+    "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products
 }
 SMALL = {
     "encoder_layers": 3,
@@ -192,9 +195,13 @@ OPTIMIZER = {
 TRAIN = {
     "steps": 5000,
     "steps_per_call": 16,  # batches of one bucket in a row, inside one compiled call
+    "accumulate": 1,  # micro-batches of each batch, for less memory
+    "ema": 0.0,  # more: the decay of a running mean of the parameters, which is measured too, as ema.…
+    "skip_nonfinite": 0,  # more: steps whose gradient is not finite are left out; so many in a row end training
     "log_every": 100,
     "evaluate_every": 1000,
     "checkpoint_every": 1000,
+    "checkpoint_minutes": 0,  # more: also where the last is so many minutes old
     "keep_last": 2,
     "best_by": "validation.bleu",  # the best checkpoint by this is what is tested; or validation.loss, train.loss
     "init_from": "",  # another run's folder: start from its best parameters and vocabulary
@@ -303,6 +310,8 @@ def get_config(variant="bahdanau,embedded"):
             "data": CORPORA[corpus] | MODELS[model].get("data", {}) | recipe.get("data", {}),
             **{name: base | budget.get(name, {}) | recipe.get(name, {}) for name, base in sections.items()},
             "precision": {"matmul": "default", "dtype": "float32", "param_dtype": "float32"},
+            "mesh": MESH,
+            "distributed": "off",  # hosts: auto (SLURM, TPU, GKE, Open MPI), or the first one's HOST:PORT
             "population": POPULATION,
             "sweep": SWEEP,
         }

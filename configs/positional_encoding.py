@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from attention_jax.sweeps.settings import POPULATION, SWEEP
 from attention_jax.sweeps.space import grid, product, seeds, zipped
 from attention_jax.training.hyper import UNSET
+from attention_jax.training.placement import MESH
 
 NMT = Path(__file__).with_name("nmt.py")
 LANGUAGE_MODEL = Path(__file__).with_name("language_model.py")
@@ -42,6 +43,8 @@ MODEL = {
     "score": "scaled_dot",  # any of ops/scoring.py, with options: gaussian:width=2
     "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
     "backend": "auto",  # reference, chunked: backends/
+    "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
+    "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products
 }
 
 ALGORITHMIC = {
@@ -89,9 +92,13 @@ OPTIMIZER = {
 TRAIN = {
     "steps": 2000,
     "steps_per_call": 50,
+    "accumulate": 1,  # micro-batches of each batch, for less memory
+    "ema": 0.0,  # more: the decay of a running mean of the parameters, which is measured too, as ema.…
+    "skip_nonfinite": 0,  # more: steps whose gradient is not finite are left out; so many in a row end training
     "log_every": 100,
     "evaluate_every": 2000,  # once, at the end
     "checkpoint_every": 2000,
+    "checkpoint_minutes": 0,  # more: also where the last is so many minutes old
     "keep_last": 1,
     "best_by": "train.loss",
 }
@@ -137,6 +144,8 @@ def get_config(variant="core"):
             **{name: section | VARIANTS[variant].get(name, {}) for name, section in sections.items()},
             "evaluate": {"positions": ""},  # as trained; or what has the same parameters: rotary:scaling=ntk,factor=4
             "precision": {"matmul": "default", "dtype": "float32", "param_dtype": "float32"},
+            "mesh": MESH,
+            "distributed": "off",  # hosts: auto (SLURM, TPU, GKE, Open MPI), or the first one's HOST:PORT
             "population": POPULATION,
             "sweep": SWEEP | {"by_default": True, "engine": "processes", "within": ("data.task",)},
         }

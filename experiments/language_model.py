@@ -14,7 +14,7 @@ from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
-from attention_jax.runs.training import check_training, timetable_of
+from attention_jax.runs.training import check_training, trainer_of
 from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.messages import tell_text
 from attention_jax.tasks.language_model.opened import OpenedLanguageModel
@@ -22,8 +22,6 @@ from attention_jax.tasks.language_model.session import Session
 from attention_jax.tasks.language_model.stream import OPENERS, evaluate_file, identify
 from attention_jax.tasks.language_model.training import task_of
 from attention_jax.training.description import Description
-from attention_jax.training.hyper import rule_of
-from attention_jax.training.loop import trainer
 
 EVALUATED = ("length", "stride", "batch", "tokens", "positions")  # keys of `config.evaluate`
 GENERATED = ("tokens", "temperature", "top_k", "top_p", "samples", "seed", "prompts", "context")
@@ -34,10 +32,9 @@ def together(session: Session, how: str) -> Together:
     check_usable(session)
     if session.source.text is not None:
         tell_text(session.source.text, session.config.data)
-    timetable = timetable_of(session.config)
     return Together(
         finish=functools.partial(finish, session),
-        trainer=trainer(task_of(session), timetable, rule_of(session.config.optimizer), how),
+        trainer=trainer_of(session.config, task_of(session), how),
     )
 
 
@@ -53,7 +50,7 @@ def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
         {"train": {"loss": loss}, **session.measure(variables, config)}
         for loss, variables in zip(logged, every, strict=True)
     ]
-    prompts.write_samples(session, config, every[0], run.path)
+    prompts.write_samples(session, config, every[0], run.own)
     data = {} if session.source.text is None else {k: v for k, v in session.source.text.meta.items() if k != "digests"}
     more = {"backend": session.model.backend, "cost": session.cost | pace(run, config), "data": data}
     return over_seeds(results) | more
@@ -104,7 +101,7 @@ def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list
     """The result, what the model writes, and what it was trained on."""
     del session
     shown = [result_table(flatten(result)), text_table(result["data"]["splits"])]
-    samples = prompts.read_samples(run.path)
+    samples = prompts.read_samples(run.own)
     return [*shown, samples_table(samples, config.seeds[0])] if samples else shown
 
 

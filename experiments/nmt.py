@@ -24,7 +24,7 @@ from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run, read_config
 from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
-from attention_jax.runs.training import check_training, timetable_of
+from attention_jax.runs.training import check_training, trainer_of
 from attention_jax.tasks.translation import model
 from attention_jax.tasks.translation.by_length import conclude
 from attention_jax.tasks.translation.combining import require_combination
@@ -32,13 +32,16 @@ from attention_jax.tasks.translation.lines import translate_lines
 from attention_jax.tasks.translation.measuring import HELD_OUT, bleu_tokens, measure, measure_split, split_of_files
 from attention_jax.tasks.translation.messages import tell_held_out, tell_import, tell_skipped
 from attention_jax.tasks.translation.opened import OpenedTranslator
-from attention_jax.tasks.translation.outputs import SHOWN_TRANSLATIONS, attention_examples, write_outputs
+from attention_jax.tasks.translation.outputs import (
+    SHOWN_TRANSLATIONS,
+    attention_examples,
+    read_predictions,
+    write_outputs,
+)
 from attention_jax.tasks.translation.programs import translator
 from attention_jax.tasks.translation.session import Session, open_session
 from attention_jax.tasks.translation.training import task_of
 from attention_jax.training.description import Description
-from attention_jax.training.hyper import rule_of
-from attention_jax.training.loop import trainer
 from attention_jax.training.saved import best_variables
 from attention_jax.training.state import Variables
 
@@ -51,7 +54,6 @@ EVALUATED = (  # keys of `config.evaluate`
 def together(session: Session, how: str) -> Together:
     """What runs with this session's model and data share: the corpus, and every program."""
     config = session.config
-    timetable = timetable_of(config)
     bleu_tokens(config)  # what cannot be counted is refused before any work
     require("sacrebleu")
     tell_import(session.corpus.meta)
@@ -59,7 +61,7 @@ def together(session: Session, how: str) -> Together:
     task = task_of(session)
     return Together(
         finish=functools.partial(finish, session, task.steps_per_epoch),
-        trainer=trainer(task, timetable, rule_of(config.optimizer), how),
+        trainer=trainer_of(config, task, how),
         start_from=functools.partial(start_from, session),
     )
 
@@ -74,7 +76,7 @@ def start_from(session: Session) -> Variables | None:
         raise UserError(f"config.train.init_from={named!r}: no run there.")
     if other.model != session.config.model:
         raise UserError(f"config.train.init_from={named!r}: was trained with another config.model.")
-    return best_variables(other, Path(named), session.init, session.corpus.vocabulary)[0]
+    return best_variables(other, Path(named), session.init, session.corpus.vocabulary, session.placement)[0]
 
 
 def finish(session: Session, steps_per_epoch: int, configs: Sequence[ConfigDict], runs: Sequence[Run]) -> list[dict]:
@@ -87,7 +89,7 @@ def _finish(session: Session, steps_per_epoch: int, config: ConfigDict, run: Run
     losses = [run.mean_over_steps("train.loss", seed, after=last_epoch) for seed in config.seeds]
     every = session.trained(config, run.path)
     found = [measure(session, trained) for trained in every]
-    write_outputs(config, run.path, every[0], [outputs for _, outputs in found])
+    write_outputs(config, run.own, every[0], [outputs for _, outputs in found])
     results = [numbers for numbers, _ in found]
     if len(results) == len(losses):
         results = [
@@ -139,9 +141,9 @@ def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list
     for name in HELD_OUT:
         if name in session.corpus.splits:
             references = session.corpus.splits[name].references[:SHOWN_TRANSLATIONS]
-            hypotheses = (run.path / f"predictions.{name}.txt").read_text(encoding="utf-8").split("\n")
+            hypotheses = read_predictions(run.own, name, len(references))
             sources, targets = [r.source for r in references], [r.targets for r in references]
-            shown.append(translation_table(name, sources, hypotheses[: len(references)], targets))
+            shown.append(translation_table(name, sources, hypotheses, targets))
     return shown
 
 

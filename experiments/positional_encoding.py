@@ -3,13 +3,13 @@
 import functools
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.evaluation.extrapolation import area
 from attention_jax.evaluation.metrics import NATS
 from attention_jax.evaluation.statistics import over_seeds
+from attention_jax.files import read_arrays
 from attention_jax.reports.extrapolation import attention_maps, length_curves
 from attention_jax.reports.figures import Figure, colours
 from attention_jax.reports.learning import learning_figure
@@ -20,7 +20,7 @@ from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
-from attention_jax.runs.training import check_training, timetable_of
+from attention_jax.runs.training import check_training, trainer_of
 from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.algorithmic import open_algorithmic
 from attention_jax.tasks.language_model.extrapolation import BEYOND, conclude, name_of
@@ -31,8 +31,6 @@ from attention_jax.tasks.language_model.source import Curves
 from attention_jax.tasks.language_model.text import identify, open_text
 from attention_jax.tasks.language_model.training import task_of
 from attention_jax.training.description import Description
-from attention_jax.training.hyper import rule_of
-from attention_jax.training.loop import trainer
 
 OPENERS = {"algorithmic": open_algorithmic, "text": open_text}
 
@@ -40,10 +38,9 @@ OPENERS = {"algorithmic": open_algorithmic, "text": open_text}
 def together(session: Session, how: str) -> Together:
     """What runs that differ in seed, task and optimizer share: a source and every program."""
     check_usable(session)
-    timetable = timetable_of(session.config)
     return Together(
         finish=functools.partial(finish, session),
-        trainer=trainer(task_of(session), timetable, rule_of(session.config.optimizer), how),
+        trainer=trainer_of(session.config, task_of(session), how),
         traced=session.source.traced,
     )
 
@@ -60,7 +57,7 @@ def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
         {"train": {"loss": last}, **with_areas(session, session.measure(variables, config))}
         for last, variables in zip(logged, every, strict=True)
     ]
-    write_portraits(session, config, run.path, every[0])
+    write_portraits(session, config, run.own, every[0])
     return over_seeds(found) | {"backend": session.model.backend, "cost": session.cost | pace(run, config)}
 
 
@@ -115,8 +112,8 @@ def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> lis
             run.metrics(), {NATS: {"train": "train.loss"}}, folder / "learning.png", "Training loss by step.", palette
         ),
     ]
-    with np.load(run.path / "attention.npz") as kept:
-        maps = [attention_maps({name: dict(kept)}, folder / "attention.png")] if kept.files else []
+    kept = read_arrays(run.own / "attention.npz")
+    maps = [attention_maps({name: kept}, folder / "attention.png")] if kept else []
     return [*drawn, *maps]
 
 

@@ -55,16 +55,6 @@ def make_buckets(source: Sentences, target: Sentences, boundaries: Sequence[int]
     return split_buckets(Split(source, target, pairs, []), batch_tokens)
 
 
-def gather_on_host(
-    bucket: Bucket, rows: Int[np.ndarray, "steps batch"], steps: int
-) -> tuple[dict[str, np.ndarray], Int[np.ndarray, "steps batch"]]:
-    """A table of these rows alone, filled up with padding to `steps` steps, and each step's rows of the table."""
-    filled = np.full((steps, rows.shape[1]), NO_ROW, np.int64)
-    filled[: len(rows)] = rows
-    index = np.arange(filled.size, dtype=np.int32).reshape(filled.shape)
-    return bucket.rows(filled.ravel()), index[: len(rows)]
-
-
 def in_order(buckets: Sequence[Bucket]) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
     """Every pair once, for evaluation: each batch's indices in the corpus, and its rows, padded to full batches.
 

@@ -1,6 +1,8 @@
 """The keys of `config.data`."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from attention_jax.errors import UserError
 
 
 class DataConfig(NamedTuple):
@@ -43,3 +45,10 @@ class TextConfig(NamedTuple):
     tokenizer: str  # characters, bytes; pieces: unigram, bpe
     vocabulary: int  # of pieces
     seed: int  # of the documents that are drawn, and of generated sentences
+
+
+def require_buckets(buckets: Any) -> None:
+    """Raise UserError where `config.data.buckets` are no lengths, shortest first."""
+    are_lengths = isinstance(buckets, tuple) and all(type(length) is int and length > 0 for length in buckets)
+    if not buckets or not are_lengths or list(buckets) != sorted(set(buckets)):
+        raise UserError(f"config.data.buckets={buckets!r}: needs lengths in rising order, such as (8, 16).")

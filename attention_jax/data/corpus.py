@@ -7,10 +7,9 @@ DATA/SPLIT.bucket_LENGTH.npy        the indices of the pairs that are padded to 
 DATA/SPLIT.pairs.jsonl              the pairs as text; "rest" has the file's pairs that are in no split
 """
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +18,15 @@ from attention_jax.data.digests import digest_of, require_intact
 from attention_jax.data.sentences import Sentences, open_array
 from attention_jax.data.sources import Pair
 from attention_jax.data.splits import REST, sentence_key
-from attention_jax.data.tokenizers import Tokenizer, load_tokenizer, split_words
+from attention_jax.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer, split_words
 from attention_jax.errors import UserError
+from attention_jax.files import read_json
 
 SIDES = ("source", "target")
-KEYS = ("pairs", "tokenizer", "languages", "vocabulary", "vocabulary_digests", "buckets", "fingerprint")  # of meta.json
+KEYS = {  # of meta.json, with their types
+    **{"pairs": dict, "tokenizer": str, "languages": list, "vocabulary": list},
+    **{"vocabulary_digests": list, "buckets": list, "fingerprint": str},
+}
 
 
 class Reference(NamedTuple):
@@ -74,7 +77,21 @@ def load(folder: Path, given: Collection[str] = ()) -> Corpus:
 
 def read_meta(folder: Path) -> dict:
     """The import's meta.json. Raises UserError if it is missing or damaged."""
-    return digests.read_meta(folder, KEYS)
+    meta = digests.read_meta(folder, KEYS)
+    are_whole = {
+        "pairs": _are([*meta["pairs"].values()], int) and "train" in meta["pairs"],
+        "tokenizer": meta["tokenizer"] in TOKENIZERS,
+        "languages": _are(meta["languages"], str, len(SIDES)),
+        "vocabulary_digests": _are(meta["vocabulary_digests"], str, len(SIDES)),
+        "buckets": _are(meta["buckets"], int),
+    }
+    if damaged := [key for key, is_whole in are_whole.items() if not is_whole]:
+        raise digests.unusable(folder / digests.META, f"damaged: {damaged[0]} is {meta[damaged[0]]!r}")
+    return meta
+
+
+def _are(items: Sequence[Any], kind: type, count: int | None = None) -> bool:
+    return all(isinstance(item, kind) for item in items) and count in (None, len(items))
 
 
 def load_tokenizers(folder: Path, meta: dict) -> list[Tokenizer]:
@@ -103,9 +120,17 @@ def load_references(folder: Path, sentences: Collection[str]) -> list[Reference]
 
 
 def read_texts(folder: Path, name: str) -> Iterator[Pair]:
-    """A split's pairs, as text."""
-    with open(texts_file(folder, name), encoding="utf-8") as file:
-        yield from (Pair(*json.loads(line)) for line in file)
+    """A split's pairs, as text. Raises UserError for a line that is no pair."""
+    path = texts_file(folder, name)
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                pair = Pair(*read_json(line))
+                if not all(isinstance(text, str) for text in pair[:3]):
+                    raise ValueError
+            except (TypeError, ValueError):
+                raise digests.unusable(path, f"damaged: line {number} is no pair of sentences") from None
+            yield pair
 
 
 def bucket_file(folder: Path, name: str, length: int) -> Path:

@@ -5,10 +5,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from attention_jax.errors import UserError
+from attention_jax.files import read_json
 
 META = "meta.json"
 
@@ -42,20 +44,32 @@ def import_once(folder: Path, write: Callable[[Path], None]) -> Path:
 def write_meta(folder: Path, meta: dict) -> None:
     """Write meta.json: `meta`, and a digest of every file in the folder."""
     digests = {path.name: digest_of(path) for path in sorted(folder.iterdir())}
+    digests[META] = _seal({**meta, "digests": digests})
     (folder / META).write_text(json.dumps({**meta, "digests": digests}, indent=2) + "\n", encoding="utf-8")
 
 
-def read_meta(folder: Path, keys: Collection[str]) -> dict:
-    """The import's meta.json. Raises UserError if it is missing, cut short or without one of `keys`."""
+def _seal(meta: Mapping[str, Any]) -> str:
+    """The digest of meta.json itself, which is kept beside those of the other files."""
+    others = {name: digest for name, digest in meta["digests"].items() if name != META}
+    return hashlib.sha256(json.dumps({**meta, "digests": others}).encode()).hexdigest()
+
+
+def read_meta(folder: Path, keys: Mapping[str, type]) -> dict:
+    """The import's meta.json. Raises UserError if it is missing or changed, or a key is not of its type in `keys`."""
     path = folder / META
     _require_file(path)
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
+        meta = read_json(path.read_bytes())
     except ValueError:
-        raise _unusable(path, "damaged: it is not the JSON that the import wrote") from None
+        raise unusable(path, "damaged: it is not the JSON that the import wrote") from None
     absent = [key for key in keys if key not in meta] if isinstance(meta, dict) else keys
     if absent:
-        raise _unusable(path, f"damaged: it has no {', '.join(absent)}")
+        raise unusable(path, f"damaged: it has no {', '.join(absent)}")
+    known = {**keys, **({"digests": dict} if "digests" in meta else {})}  # an older import has none
+    if wrong := [key for key, kind in known.items() if not isinstance(meta[key], kind)]:
+        raise unusable(path, f"damaged: {wrong[0]} is {meta[wrong[0]]!r}")
+    if META in meta.get("digests", ()) and meta["digests"][META] != _seal(meta):
+        raise unusable(path, "damaged: its digest is not that of the import")
     return meta
 
 
@@ -69,19 +83,20 @@ def require_intact(folder: Path, meta: dict, names: Iterable[str], tokens: Itera
         _require_file(path)
     if "digests" not in meta:
         if _remembered(*(folder / name for name in tokens)) != meta["fingerprint"]:
-            raise _unusable(folder, "damaged: its token arrays are not those of the import")
+            raise unusable(folder, "damaged: its token arrays are not those of the import")
         return
     for path in paths:
         if _remembered(path) != meta["digests"].get(path.name):
-            raise _unusable(path, "damaged: its digest is not that of the import")
+            raise unusable(path, "damaged: its digest is not that of the import")
 
 
 def _require_file(path: Path) -> None:
     if not path.is_file():
-        raise _unusable(path, "missing")
+        raise unusable(path, "missing")
 
 
-def _unusable(path: Path, problem: str) -> UserError:
+def unusable(path: Path, problem: str) -> UserError:
+    """What to say of a file of an import that cannot be used."""
     folder = path if path.is_dir() else path.parent
     return UserError(f"{path}: {problem}. Remove the folder {folder}, and the run's next command imports it again.")
 

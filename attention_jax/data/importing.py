@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from attention_jax.data.config import DataConfig
+from attention_jax.data.config import DataConfig, require_buckets
 from attention_jax.data.corpus import (
     SIDES,
     Corpus,
@@ -124,8 +124,7 @@ def require_usable(config: DataConfig) -> None:
             raise UserError(f"config.data.{name}={getattr(config, name)}: needs {least} or more.")
     if len(config.languages) != 2:
         raise UserError(f"config.data.languages={config.languages}: needs two, such as ('en', 'fr').")
-    if not config.buckets or list(config.buckets) != sorted(set(config.buckets)) or config.buckets[0] < 1:
-        raise UserError(f"config.data.buckets={config.buckets}: needs lengths in rising order.")
+    require_buckets(config.buckets)
     if config.max_length > config.buckets[-1]:
         raise UserError(
             f"config.data.max_length={config.max_length} exceeds the last of config.data.buckets={config.buckets}: "

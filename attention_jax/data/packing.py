@@ -33,21 +33,26 @@ class Packed(NamedTuple):
         """The split's documents, in their order, in rows of at most `length` tokens."""
         return cls(split.tokens, _edges(split.documents, length), length, batch)
 
-    def rows(self, seed: int, step: int, stop: int) -> Rows:
-        """The rows of the steps from `step` to before `stop`, `[steps, batch, length]`; an epoch has each row once."""
+    def drawn(self, seed: int, step: int, stop: int) -> Int[np.ndarray, "steps batch"]:
+        """The numbers of the rows of the steps from `step` to before `stop`; an epoch has each row once."""
         count = len(self.edges) - 1
         epochs, indices = np.divmod(np.arange(step * self.batch, stop * self.batch), count)
         for epoch in np.unique(epochs):
             indices[epochs == epoch] = permuted(indices[epochs == epoch], count, (seed, int(epoch)))
-        return self._at(indices.reshape(stop - step, self.batch))
+        return indices.reshape(stop - step, self.batch)
+
+    def rows(self, seed: int, step: int, stop: int) -> Rows:
+        """The rows of the steps from `step` to before `stop`, `[steps, batch, length]`."""
+        return self.at(self.drawn(seed, step, stop))
 
     def in_order(self) -> Iterator[Rows]:
         """Every row once, in batches that are filled up with padding."""
         for first in range(0, len(self.edges) - 1, self.batch):
             indices = np.arange(first, min(first + self.batch, len(self.edges) - 1))
-            yield filled(self._at(indices), self.batch)
+            yield filled(self.at(indices), self.batch)
 
-    def _at(self, indices: Int[np.ndarray, "*rows"]) -> Rows:
+    def at(self, indices: Int[np.ndarray, "*rows"]) -> Rows:
+        """The rows of these numbers."""
         starts, ends = self.edges[indices], self.edges[indices + 1]
         rows = windows_at(self.tokens, starts, self.length)
         column = np.arange(self.length)

@@ -146,10 +146,18 @@ def _read_tfds(config: DataConfig, name: str, bad_lines: BadLines) -> Iterator[P
     return read_tfds(config.source.partition(":")[2], config.path, name or "train", config.languages, bad_lines)
 
 
+def at_home(name: str) -> Path:
+    """The path of a name, ~ resolved. Raises UserError for a user without a home, as in a container."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise UserError(f"{name}: this user has no home: name the whole path, or set HOME.") from None
+
+
 def _file(config: DataConfig, name: str) -> Path:
     """The file of a name: if `train_path` is set, `path` is the folder of all files; else it is the file itself."""
-    folder = Path(config.path).expanduser() if config.train_path else Path()
-    return folder / Path(name or config.path).expanduser()
+    folder = at_home(config.path) if config.train_path else Path()
+    return folder / at_home(name or config.path)
 
 
 READERS = {

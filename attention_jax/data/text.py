@@ -17,7 +17,8 @@ from attention_jax.data.sentences import open_array
 from attention_jax.data.text_tokenizers import TextTokenizer, load_text_tokenizer
 
 VOCABULARY = "text.vocabulary"
-KEYS = ("tokenizer", "vocabulary", "has_ends", "splits", "fingerprint")  # of meta.json
+# Of meta.json, with their types.
+KEYS = {"tokenizer": str, "vocabulary": int, "has_ends": bool, "splits": dict, "fingerprint": str}
 
 
 class Counts(NamedTuple):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attention_jax.data.config import TextConfig
-from attention_jax.data.sources import require_file
+from attention_jax.data.sources import at_home, require_file
 from attention_jax.errors import UserError
 
 BLOCK = 2**20  # how many bytes of a file are read at once
@@ -112,8 +112,8 @@ READERS: Mapping[str, Callable[[TextConfig, str], Iterator[Chunk]]] = {
 
 def _path(config: TextConfig, name: str) -> Path:
     """A split's file or folder: if `train_path` is set, in the folder `path`; else `path` itself."""
-    folder = Path(config.path).expanduser() if config.train_path else Path()
-    return folder / Path(getattr(config, f"{name}_path") or config.path).expanduser()
+    folder = at_home(config.path) if config.train_path else Path()
+    return folder / at_home(getattr(config, f"{name}_path") or config.path)
 
 
 @functools.lru_cache(maxsize=1)  # an import reads it up to three times
@@ -147,7 +147,7 @@ def _text_of(line: bytes, key: str, where: str) -> str:
         found = json.loads(line.decode())
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: byte {error.start + 1} of the line is not UTF-8. Convert the file.") from None
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         why = getattr(error, "msg", error)
         raise UserError(
             f"{where}: not JSON ({why}). Each line must be an object, such as {{{json.dumps(key)}: ...}}."

@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Int
 
 from attention_jax.data.text_sources import Chunk
-from attention_jax.data.tokenizers import SPECIALS, SUBWORDS, UNK, sampled, train_pieces
+from attention_jax.data.tokenizers import SPECIALS, SUBWORDS, UNK, processor_of, sampled, train_pieces
 from attention_jax.errors import UserError
+from attention_jax.files import read_json
 
 LINES_LEARNT_FROM = 200_000  # the most lines that pieces are learnt from
 LONGEST_LEARNT, LONGEST_ENCODED = 1_000, 10_000  # characters; longer lines are cut, so that memory is bounded
@@ -63,7 +64,10 @@ class CharacterTokenizer:
 
     @classmethod
     def load(cls, content: bytes) -> "CharacterTokenizer":
-        return cls(json.loads(content))
+        characters = read_json(content)
+        if not isinstance(characters, list) or not all(isinstance(one, str) and len(one) == 1 for one in characters):
+            raise ValueError("a list of characters is needed")
+        return cls(characters)
 
     @property
     def content(self) -> bytes:
@@ -123,10 +127,8 @@ class PieceTokenizer:
     """
 
     def __init__(self, model: bytes):
-        import sentencepiece
-
         self.content = model
-        self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._pieces = processor_of(model)
         self.size = self._pieces.vocab_size()
 
     @classmethod
@@ -189,8 +191,11 @@ def learn_text_tokenizer(name: str, chunks: Iterator[Chunk], vocabulary: int) ->
 
 
 def load_text_tokenizer(name: str, path: Path) -> TextTokenizer:
-    """A tokenizer from its file."""
-    return TEXT_TOKENIZERS[name].load(path.read_bytes())
+    """A tokenizer from its file. Raises UserError for a name or a file that is none."""
+    try:
+        return TEXT_TOKENIZERS[name].load(path.read_bytes())
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{path}: not a vocabulary of {name!r} ({error}). Put the original file back.") from None
 
 
 def encode(tokenizer: TextTokenizer, text: str) -> Int[np.ndarray, " tokens"]:

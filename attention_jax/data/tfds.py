@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from attention_jax.data.sources import BadLines, Pair
+from attention_jax.data.sources import BadLines, Pair, at_home
 from attention_jax.errors import UserError
+from attention_jax.files import read_json
 
 VERSION = "1.0.0"
 EXAMPLES_A_SHARD, EXAMPLES_AT_ONCE = 1_000_000, 10_000
@@ -39,7 +40,7 @@ def read_tfds(name: str, folder: str, split: str, languages: tuple[str, str], ba
         has = ", ".join(builder.info.features)
         raise UserError(f"config.data.languages={languages}: tfds:{name} has {has}. Choose two of them.")
     examples = _examples(builder, name, split)
-    for index, example in enumerate(_in_order(examples)):
+    for index, example in enumerate(_in_order(examples, name)):
         where = f"tfds:{name} {split} {index}"
         try:
             source, target = (_text(example[language]) for language in languages)
@@ -64,7 +65,7 @@ def read_tfds_text(name: str, folder: str, split: str, key: str) -> Iterator[str
         has = f"has text in {', '.join(texts)}" if texts else f"has no text, but {', '.join(features)}"
         raise UserError(f"config.data.key={key!r}: tfds:{name} {has}. Choose another.")
     examples = _examples(builder, name, split)
-    for index, example in enumerate(_in_order(examples)):
+    for index, example in enumerate(_in_order(examples, name)):
         try:
             yield _text(example[key])
         except UnicodeDecodeError as error:
@@ -99,12 +100,44 @@ def _builder(name: str, folder: str, group: str) -> Any:
     import tensorflow_datasets as tfds
 
     logging.getLogger("absl").setLevel(logging.ERROR)  # its warning that a data set is not prepared: `_prepare` does
-    data_dir = str(Path(folder).expanduser()) if folder else None
+    data_dir = str(at_home(folder)) if folder else None
+    _require_own_features(name, Path(data_dir or tfds.core.constants.DATA_DIR).expanduser())
     try:
         return tfds.builder(name, data_dir=data_dir, try_gcs=False, file_format="array_record")
-    except ValueError:
+    except Exception as error:  # protobuf and TFDS each have their own for files that are damaged
+        if not isinstance(error, ValueError):
+            raise _unreadable(name, error) from None
         near = ", ".join(_nearest(name, data_dir, group))
         raise UserError(f"config.data.source=tfds:{name}: no such data set. The nearest are {near}.") from None
+
+
+def _require_own_features(name: str, root: Path) -> None:
+    """Raise UserError where a prepared data set names features that are not TFDS's own: TFDS imports what it is told.
+
+    The files of a data set may be a stranger's.
+    """
+    if ".." in name.split("/") or name.startswith("/"):
+        raise UserError(f"config.data.source=tfds:{name}: not the name of a data set.")
+    for path in (root / name.partition(":")[0]).glob("**/features.json"):
+        try:
+            classes = [*_classes(read_json(path.read_bytes()))]
+        except (RecursionError, ValueError) as error:
+            raise _unreadable(name, error) from None
+        if other := [one for one in classes if not str(one).startswith("tensorflow_datasets.core.features.")]:
+            raise UserError(f"{path}: names {other[0]!r}, which is no feature of TFDS: nothing else is imported.")
+
+
+def _classes(found: Any) -> Iterator[Any]:
+    """Every class that a features.json names."""
+    if isinstance(found, dict):
+        yield from (value for key, value in found.items() if key in ("pythonClassName", "python_class_name", "type"))
+    for part in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
+        yield from _classes(part)
+
+
+def _unreadable(name: str, error: Exception) -> UserError:
+    why = (" ".join(str(error).split()) or type(error).__name__)[:200]
+    return UserError(f"tfds:{name} cannot be read ({why}). Prepare it as array_record, in another folder.")
 
 
 def _nearest(name: str, data_dir: str | None, group: str) -> list[str]:
@@ -137,14 +170,21 @@ def _examples(builder: Any, name: str, split: str) -> Any:
                 f"config.data: tfds:{name} has no split {split!r}, but {', '.join(builder.info.splits)}. Name one with "
                 "train_path, validation_path or test_path."
             ) from None
-        raise UserError(
-            f"tfds:{name} cannot be read ({error}). Prepare it as array_record, in another folder."
-        ) from None
+        raise _unreadable(name, error) from None
 
 
-def _in_order(examples: Any) -> Iterator[Any]:
-    for first in range(0, len(examples), READ_AT_ONCE):
-        yield from examples.__getitems__(range(first, min(first + READ_AT_ONCE, len(examples))))
+def _in_order(examples: Any, name: str) -> Iterator[Any]:
+    """The examples, a few read at once. Raises UserError where the files of the data set are damaged."""
+    first = 0
+    while True:
+        try:
+            some = examples.__getitems__(range(first, min(first + READ_AT_ONCE, len(examples))))
+        except Exception as error:  # array_record raises RuntimeError, a decoder whatever it likes
+            raise _unreadable(name, error) from None
+        if not some:
+            return
+        yield from some
+        first += READ_AT_ONCE
 
 
 def _prepare(builder: Any, name: str) -> None:
@@ -203,5 +243,5 @@ def _is_text(feature: Any) -> bool:
     return getattr(feature, "shape", None) == () and feature.np_dtype == np.dtype(object)
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def _text(value: bytes | str | None) -> str:
+    return value.decode() if isinstance(value, bytes) else value or ""

@@ -153,6 +153,7 @@ class WordTokenizer:
         return self._join(self.words(until_end(ids)))
 
 
+LONGEST = 1_000  # characters that pieces are learnt from at once: the time for a stretch grows with its square
 LEARNT_FROM = 1_000_000  # the most sentences that pieces are learnt from, so that memory is bounded
 
 
@@ -204,14 +205,24 @@ def train_pieces(texts: Iterable[str], algorithm: str, vocabulary: int, **option
     return model.getvalue()
 
 
+def processor_of(model: bytes) -> Any:
+    """What sentencepiece makes of a model. Raises ValueError where it is none."""
+    import sentencepiece
+
+    if not model:  # sentencepiece takes it for none given
+        raise ValueError("empty")
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, OSError) as error:
+        raise ValueError(f"not a model of sentencepiece ({str(error).splitlines()[0]})") from None
+
+
 class SubwordTokenizer:
     """Pieces of lower-cased text, learnt by sentencepiece (Kudo & Richardson 2018): "unigram" or "bpe"."""
 
     def __init__(self, model: bytes):
-        import sentencepiece
-
         self._model = model
-        self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._pieces = processor_of(model)
         self.size = self._pieces.vocab_size()
 
     @classmethod
@@ -220,7 +231,8 @@ class SubwordTokenizer:
 
         Raises UserError for a vocabulary that is too small for the corpus's characters.
         """
-        kept = sampled((_plain(text) for text in texts), LEARNT_FROM)
+        cut = (text[start : start + LONGEST] for text in map(_plain, texts) for start in range(0, len(text), LONGEST))
+        kept = sampled(cut, LEARNT_FROM)
         return cls(train_pieces(kept, algorithm, vocabulary, character_coverage=1.0))
 
     @classmethod
@@ -252,8 +264,13 @@ def train_tokenizer(name: str, texts: Iterable[str], language: str, min_count: i
 
 
 def load_tokenizer(name: str, path: Path, language: str) -> Tokenizer:
-    """A tokenizer from its file."""
-    return SubwordTokenizer.load(path) if name in SUBWORDS else WordTokenizer.load(path, name, language)
+    """A tokenizer from its file. Raises UserError for a file that is none."""
+    try:
+        return SubwordTokenizer.load(path) if name in SUBWORDS else WordTokenizer.load(path, name, language)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{path}: not a vocabulary of {name!r} ({error}). Put the original file back.") from None
 
 
 def until_end(ids: Iterable[int]) -> list[int]:

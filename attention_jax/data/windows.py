@@ -45,15 +45,19 @@ class Windows(NamedTuple):
             )
         return cls(split.tokens, length, batch)
 
-    def starts(self, seed: int, step: int, stop: int) -> Int[np.ndarray, "steps batch"]:
+    def drawn(self, seed: int, step: int, stop: int) -> Int[np.ndarray, "steps batch"]:
         """The index of each window's first target, uniformly drawn, for the steps from `step` to before `stop`."""
         count = len(self.tokens) - self.length + 1
         drawn = [np.random.default_rng((seed, now)).integers(count, size=self.batch) for now in range(step, stop)]
         return np.stack(drawn)
 
+    def at(self, starts: Int[np.ndarray, "*rows"]) -> Rows:
+        """The windows whose first targets are at `starts`."""
+        return windows_at(self.tokens, starts, self.length)
+
     def rows(self, seed: int, step: int, stop: int) -> Rows:
         """The windows of the steps from `step` to before `stop`, `[steps, batch, length]`."""
-        return windows_at(self.tokens, self.starts(seed, step, stop), self.length)
+        return self.at(self.drawn(seed, step, stop))
 
     def in_order(self, stride: int) -> Iterator[Rows]:
         """Every token of the text as a target once, in batches that are filled up with padding.

@@ -8,6 +8,7 @@ from pathlib import Path
 from absl import app
 from ml_collections import ConfigDict, config_flags
 
+from attention_jax import hosts
 from attention_jax.errors import UserError
 from attention_jax.launcher import config_files, experiments, flags, stored
 from attention_jax.launcher.messages import guarded
@@ -21,9 +22,16 @@ from attention_jax.sweeps.folder import is_sweep
 def launch(command: Sequence[str], started: float) -> None:
     """Do what the command line asks for, and end the process; `started` is when it began, by time.perf_counter."""
     folder = str(Path.cwd())
-    if sys.path[:1] != [folder]:
+    if holds_run(Path.cwd()):  # which is data
+        sys.path[:] = [path for path in sys.path if path not in ("", folder)]
+    elif sys.path[:1] != [folder]:
         sys.path.insert(0, folder)  # experiments and their modules are looked for here first
     app.run(functools.partial(guarded, functools.partial(_run, command, started)), flags_parser=flags.parse)
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a folder is a run's or sweep's, or lies in one."""
+    return any((path / "config.json").exists() and (path / ".lock").exists() for path in (folder, *folder.parents))
 
 
 def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
@@ -33,11 +41,15 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
     runs = _runs()
     workdir = runs[0] if runs else Path(flags.WORKDIR.value or _default_workdir())
     asked = flags.CONFIG.value
-    config = asked if asked is not None else stored.read(workdir, "--runs: " if runs else "")
+    config = asked if asked is not None else stored.config_of(workdir, "--runs: " if runs else "")
+    if "distributed" in config:
+        hosts.join(config.distributed, flags.PROCESS.value, flags.PROCESSES.value)
     mode = _mode(config, workdir)
     if flags.DEBUG_NANS.value and mode != "train":
         raise UserError(f"--debug_nans: is for --mode=train, and this is {mode}: train the cell or run in question.")
     set_up(config.precision)
+    if asked is None or flags.config_name()[0] == stored.__file__:
+        stored.require_own(workdir, config)
     request = Request(
         config,
         workdir,

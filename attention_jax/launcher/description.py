@@ -1,26 +1,83 @@
-"""A model's parameters as a table: a row a module, or a row a tensor."""
+"""A training step in words: a table of parameters, where they lie, and what the step costs."""
 
+import contextlib
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
+
+from attention_jax.runs.config import flatten
+from attention_jax.training.cost import cost
+from attention_jax.training.description import Description
+from attention_jax.training.placement import bytes_a_device, named_leaves
 
 
-def table_of(parameters: Any, every_tensor: bool = False) -> str:
-    """What a model's modules hold, and what share of all that is; with `every_tensor` shapes and types, one a row."""
+def describe_step(config: ConfigDict, description: Description, every_tensor: bool) -> str:
+    """The table, and the memory and FLOPs of a step; on more than one device, what each of them holds."""
+    layout, arguments, specs, lines = description.layout, description.arguments, None, []
+    context: Any = contextlib.nullcontext()
+    if layout is not None:
+        mesh = layout.mesh()
+        context, arguments = jax.set_mesh(mesh), layout.arguments(mesh)
+        placed = layout.blueprint.partitions(mesh)
+        specs = placed.variables["params"]
+        held = bytes_a_device(arguments[0], placed, mesh)
+        lines = [
+            ("mesh", " × ".join(f"{axis} {size}" for axis, size in mesh.shape.items())),
+            ("state a device", f"{held / 2**20:,.1f} MiB"),
+        ]
+    with context:
+        spent = cost(description.step, *arguments)
+    layers = layers_of(config)
+    lines = [*([("layers", layers)] if layers else []), ("parameters", f"{description.size:,}"), *lines]
+    lines += [("memory a step", f"{spent.bytes / 2**20:,.1f} MiB"), ("FLOPs a step", f"{spent.flops:,.0f}")]
+    table = table_of(description.parameters, specs, every_tensor)
+    return "\n".join([table, "", *(f"{name:<16}  {value}" for name, value in lines)])
+
+
+def table_of(parameters: Any, specs: Any = None, every_tensor: bool = False) -> str:
+    """What a model's modules hold, what share of all that is, and which axes of the mesh it is spread over.
+
+    With `every_tensor` shapes and types, one a row, and the partition: `-` is an axis that is whole. Without `specs`
+    nothing is spread.
+    """
     from tabulate import tabulate
 
-    leaves = [(_names(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(parameters)]
+    partitions = jax.tree.leaves(specs) or [()] * len(jax.tree.leaves(parameters))
+    leaves = [(name, leaf, spec) for (name, leaf), spec in zip(named_leaves(parameters), partitions, strict=True)]
     if every_tensor:
-        rows = [("/".join(names), "×".join(map(str, leaf.shape)), leaf.dtype, leaf.size) for names, leaf in leaves]
-        return tabulate(rows, headers=("tensor", "shape", "dtype", "size"), intfmt=",", tablefmt="presto")
-    modules: dict[str, list[int]] = {}
-    for names, leaf in leaves:
-        modules.setdefault(names[0], []).append(leaf.size)
-    total = sum(leaf.size for _, leaf in leaves)
-    summed = [(name, len(sizes), sum(sizes), f"{sum(sizes) / total:.1%}") for name, sizes in modules.items()]
-    headers = ("module", "tensors", "parameters", "share")
-    return tabulate(summed, headers=headers, intfmt=",", tablefmt="presto", colalign=("left", *["right"] * 3))
+        rows = [(name, "×".join(map(str, x.shape)), _axes(spec), x.dtype, x.size) for name, x, spec in leaves]
+        headers = ("tensor", "shape", "over", "dtype", "size")
+        return tabulate(rows, headers=headers, intfmt=",", tablefmt="presto")
+    modules: dict[str, list] = {}
+    for name, leaf, spec in leaves:
+        modules.setdefault(name.partition("/")[0], []).append((leaf.size, spec))
+    total = sum(leaf.size for _, leaf, _ in leaves)
+    summed = [(name, len(held), size, f"{size / total:.1%}", over) for name, held, size, over in _summed(modules)]
+    headers = ("module", "tensors", "parameters", "share", "over")
+    return tabulate(summed, headers=headers, intfmt=",", tablefmt="presto", colalign=("left", *["right"] * 3, "left"))
 
 
-def _names(path: tuple) -> list[str]:
-    return [str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path]
+def layers_of(config: ConfigDict) -> str:
+    """How a config's model has its layers: "stacked, rematerialized: dots", or "" where it is neither."""
+    flat = flatten(config)
+    stacked = ["stacked" for key, value in flat.items() if key.endswith(".stacked") and value]
+    remat = [value for key, value in flat.items() if key.endswith(".remat") and value != "none"]
+    return ", ".join([*stacked, *(f"rematerialized: {value}" for value in remat)])
+
+
+def _summed(modules: dict[str, list]) -> list[tuple[str, list, int, str]]:
+    """Each module's tensors, their size, and the axes of the mesh that any of them is spread over."""
+    rows = []
+    for name, held in modules.items():
+        over = sorted({axis for _, spec in held for part in spec for axis in _names(part)})
+        rows.append((name, held, sum(size for size, _ in held), ", ".join(over) or "whole"))
+    return rows
+
+
+def _axes(spec: Any) -> str:
+    return "×".join("+".join(_names(part)) or "-" for part in spec) if any(map(_names, spec)) else "whole"
+
+
+def _names(part: Any) -> tuple[str, ...]:
+    return (part,) if isinstance(part, str) else part or ()

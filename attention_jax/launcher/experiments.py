@@ -1,8 +1,11 @@
 """Experiments by name: what `config.experiment` means."""
 
+import ast
 import importlib
 import importlib.util
 import pkgutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -65,11 +68,37 @@ def _listed(name: str) -> ModuleType:
 
 
 def _imported(name: str) -> ModuleType:
+    """A module of the user's, imported once its source is known to define an experiment.
+
+    The name may be of a stranger's run: of another module, nothing runs.
+    """
+    if name not in sys.modules:
+        file = _source_of(name)
+        if not _defines(file, "EXPERIMENT"):
+            raise UserError(f"config.experiment={name!r}: {file} defines no EXPERIMENT.")
+    return importlib.import_module(name)
+
+
+def _source_of(name: str) -> Path:
+    """The file of a module, found without running anything. Raises UserError where there is none."""
+    parts = name.split(".")
+    folders: Sequence[str] | None = None
+    for count in range(1, len(parts) + 1):
+        part = ".".join(parts[:count])
+        found = (finder.find_spec(part, folders) for finder in sys.meta_path) if part.isascii() else ()
+        spec = next(filter(None, found), None) if all(map(str.isidentifier, parts)) else None
+        folders = None if spec is None else spec.submodule_search_locations
+        if spec is None or (count < len(parts) and folders is None):
+            raise UserError(f"config.experiment={name!r}: no module {part!r} in the working folder or on PYTHONPATH.")
+    return Path(spec.origin or "") if spec is not None else Path()
+
+
+def _defines(file: Path, wanted: str) -> bool:
+    """Whether a file of Python binds a name outside of its functions and classes."""
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and f"{name}.".startswith(f"{error.name}."):  # it, not what it imports
-            raise UserError(
-                f"config.experiment={name!r}: no module {error.name!r} in the working folder or on PYTHONPATH."
-            ) from None
-        raise
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return file.suffix == ".py" and file.is_file()  # its own error is the one to tell
+    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    imported = [alias for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    return wanted in (*names, *(alias.asname or alias.name for alias in imported))

@@ -12,6 +12,7 @@ from attention_jax.launcher import config_files, stored
 from attention_jax.launcher.messages import end_output, fail, unreadable
 from attention_jax.launcher.modes import MODES
 from attention_jax.runs.provenance import program
+from attention_jax.terminal import put
 
 FLAGS = flags.FLAGS
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: FILE.py or FILE.py:VARIANT.")
@@ -40,12 +41,34 @@ METRIC = flags.DEFINE_list("metric", [], "By what --mode=compare compares, such 
 SWEEP = flags.DEFINE_string(
     "sweep", "", "Which of the config file's sweeps --mode=sweep or plan is of; empty: its default."
 )
+PROCESS = flags.DEFINE_integer(
+    "process_id", None, "Which of a run's processes this is, from 0, with --config.distributed=HOST:PORT."
+)
+PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "How many processes a run has, with --config.distributed=HOST:PORT."
+)
 VERBOSE = flags.DEFINE_bool("verbose", False, "--mode=describe lists every tensor.")
 PROFILE = flags.DEFINE_bool("profile", False, "Write a trace of a few training steps to the run's profile/.")
 DEBUG_NANS = flags.DEFINE_bool(
     "debug_nans", False, "Where training meets a NaN, name the operation and the layer that made it (slower)."
 )
-OWN = (CONFIG, MODE, WORKDIR, INPUT, REFERENCE, OUTPUT, ATTENTION, RUNS, METRIC, SWEEP, VERBOSE, PROFILE, DEBUG_NANS)
+OWN = (
+    CONFIG,
+    MODE,
+    WORKDIR,
+    INPUT,
+    REFERENCE,
+    OUTPUT,
+    ATTENTION,
+    RUNS,
+    METRIC,
+    SWEEP,
+    PROCESS,
+    PROCESSES,
+    VERBOSE,
+    PROFILE,
+    DEBUG_NANS,
+)
 HELP = ("--help", "-help", "-h", "--helpshort")
 
 ABOUT = """\
@@ -70,11 +93,13 @@ def parse(argv: list[str]) -> list[str]:
     """Read the flags; a config that cannot be read or overridden is refused in one line."""
     if set(argv[1:]) & set(HELP):
         try:
-            print(help_text(), flush=True)
+            put(help_text())
+            sys.stdout.flush()
         except BrokenPipeError:
             end_output()
         sys.exit()
     try:
+        _require_texts(argv)
         argv = _with_configs(argv)
     except UserError as error:
         fail(str(error))
@@ -85,6 +110,17 @@ def parse(argv: list[str]) -> list[str]:
     if FLAGS["verbosity"].using_default_value:
         logging.set_verbosity(logging.WARNING)  # --verbosity=0 shows what libraries say
     return remaining
+
+
+def _require_texts(argv: list[str]) -> None:
+    """Raise UserError for what no file can say, which is not UTF-8, and for a folder without a name."""
+    for arg in argv[1:]:
+        try:
+            arg.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{arg}: not UTF-8, as names in a run's files must be. Rename it.") from None
+    if "" in _values(argv, "--workdir"):
+        raise UserError("--workdir=: empty: name a folder, or leave the flag out.")
 
 
 def config_name() -> tuple[str, str]:

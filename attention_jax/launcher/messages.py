@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from attention_jax import hosts, stopping
 from attention_jax.errors import UserError, missing
 from attention_jax.launcher import config_files
 from attention_jax.runs.config import flatten
-from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.keys import ABBREVIATIONS, lacking, meant
+from attention_jax.training.progress import tell
 
 
 def end_output() -> None:
@@ -22,11 +23,13 @@ def end_output() -> None:
 def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
     """`run(argv)`, with what the user can mend told in one line."""
     try:
-        run(argv)
-    except Interrupted as stop:
-        print(f"\n{stop}", file=sys.stderr)
-        sys.exit(130)
+        with stopping.listening():
+            run(argv)
+    except stopping.Interrupted as stop:
+        tell(f"\n{stop}")
+        stopping.end()
     except UserError as error:
+        hosts.leave(str(error))
         fail(str(error))
     except BrokenPipeError:
         end_output()
@@ -46,7 +49,7 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
 
 def fail(message: str) -> NoReturn:
     """Say what is wrong on standard error and end with status 1."""
-    print(f"error: {message}", file=sys.stderr)
+    tell(f"error: {message}")
     sys.exit(1)
 
 

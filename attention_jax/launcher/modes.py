@@ -5,19 +5,28 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jax
 from ml_collections import ConfigDict
 
+from attention_jax import hosts
 from attention_jax.errors import UserError
-from attention_jax.launcher.description import table_of
+from attention_jax.launcher.description import describe_step
 from attention_jax.reports.page import show
 from attention_jax.reports.run import estimate, run_page
 from attention_jax.runs.code import Code, changed_since
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Request, Session, as_list, finished, made_by
-from attention_jax.runs.folder import Run, read_config, refuse_other, to_json, write_result, write_whole
+from attention_jax.runs.folder import (
+    Run,
+    hold,
+    read_config,
+    refuse_other,
+    to_json,
+    write_result,
+    write_whole,
+)
 from attention_jax.runs.gaining import gain_seeds
 from attention_jax.runs.lines import read_lines, read_whole
+from attention_jax.runs.links import refuse_links
 from attention_jax.runs.taking import take
 from attention_jax.runs.training import train_run
 from attention_jax.sweeps.answer import write_answer
@@ -26,8 +35,9 @@ from attention_jax.sweeps.engines import ENGINES, Work
 from attention_jax.sweeps.folder import Sweep, current_code, failures, is_sweep, open_sweep, refuse_sweep
 from attention_jax.sweeps.planning import describe_plan, make_plan, preview
 from attention_jax.sweeps.settings import without_settings
+from attention_jax.sweeps.sharing import share_work
 from attention_jax.sweeps.working import work
-from attention_jax.training.cost import cost
+from attention_jax.terminal import put, write
 from attention_jax.training.progress import tell
 from attention_jax.training.replay import watched
 
@@ -36,7 +46,7 @@ def train(experiment: Experiment, request: Request) -> None:
     """Start, resume or go on with a run, for more steps or with more seeds; then write figures, report and result."""
     config = request.config
     with request.open(extend=True) as run:
-        if run.seeds_before or run.result() is None:
+        if run.seeds_before or not hosts.by_first(lambda: run.result() is not None):
             code = current_code(experiment, config)  # as it is now
             experiment.check(config)
             session = experiment.open(config, run.path / "data")
@@ -55,11 +65,12 @@ def train(experiment: Experiment, request: Request) -> None:
                 result |= made_by([run.result() or {}, result])
             result["seconds"] = round(trained.seconds(), 2)
             _write_report(experiment, session, config, trained, result, run.path.name)
-            write_result(trained.path, result)
-            take(run.path)
-        else:
+            write_result(trained.own, result)
+            take(run.own)
+        elif hosts.is_first():
             _tell_finished(run, current_code(experiment, config))
-        _print_result(run)
+        if hosts.is_first():
+            _print_result(run)
 
 
 def evaluate(experiment: Experiment, request: Request) -> None:
@@ -74,7 +85,7 @@ def evaluate(experiment: Experiment, request: Request) -> None:
             found = experiment.evaluate(session, request.config, run)
         for name, value in flatten(found).items():
             if name != "members":
-                print(f"{name}\t{value}")
+                put(f"{name}\t{value}")
 
 
 def report(experiment: Experiment, request: Request) -> None:
@@ -91,7 +102,7 @@ def report(experiment: Experiment, request: Request) -> None:
             raise UserError(f"{run.path}: not finished, nothing to report. Run --mode=train first.")
         session = experiment.open(request.config, run.path / "data")
         _write_report(experiment, session, request.config, run, result, run.path.name)
-        print(run.path / "report.html")
+        put(run.path / "report.html")
 
 
 def translate(experiment: Experiment, request: Request) -> None:
@@ -123,17 +134,13 @@ def prepare(experiment: Experiment, request: Request) -> None:
         raise UserError(f"config.experiment={request.config.experiment!r}: has no corpus to prepare.")
     if request.output == "-":
         raise UserError("--mode=prepare writes a data set of TFDS: name its folder with --output=FOLDER/NAME.")
-    print(experiment.prepare(request.config, Path(request.output)))
+    put(experiment.prepare(request.config, Path(request.output)))
 
 
 def describe(experiment: Experiment, request: Request) -> None:
-    """Parameters, memory and FLOPs of one training step, without data or training."""
+    """Parameters and where they lie, memory and FLOPs of one training step, without data or training."""
     description = experiment.describe(request.config)
-    print(table_of(description.parameters, request.verbose))
-    spent = cost(description.step, *description.arguments)
-    print(f"\nparameters        {sum(leaf.size for leaf in jax.tree.leaves(description.parameters)):,}")
-    print(f"memory a step     {spent.bytes / 2**20:,.1f} MiB")
-    print(f"FLOPs a step      {spent.flops:,.0f}")
+    put(describe_step(request.config, description, request.verbose))
 
 
 def sweep(experiment: Experiment, request: Request) -> None:
@@ -142,7 +149,7 @@ def sweep(experiment: Experiment, request: Request) -> None:
     cells = planned.plan.cells
     settings = planned.config.sweep
     order = Work(
-        here=functools.partial(work, planned),
+        here=functools.partial(share_work, planned),
         command=(*request.command, "--mode=work", f"--workdir={planned.path.absolute()}"),
         cwd=Path.cwd(),
         logs=planned.path / "logs",
@@ -170,7 +177,7 @@ def sweep(experiment: Experiment, request: Request) -> None:
 def show_plan(experiment: Experiment, request: Request) -> None:
     """Print what shares a program in a sweep, what is done, and what the rest will take; write nothing."""
     with preview(experiment, request) as planned:
-        print(describe_plan(planned))
+        put(describe_plan(planned))
 
 
 def work_on_sweep(experiment: Experiment, request: Request) -> None:
@@ -183,16 +190,18 @@ def compare(experiment: Experiment, request: Request) -> None:
     _require_folders(output=request.output)
     text = compare_runs(experiment, request.runs, request.metrics)
     if request.output == "-":
-        print(text)
+        put(text)
     else:
         write_whole(Path(request.output), f"{text}\n")
-        print(request.output)
+        put(request.output)
 
 
 def _print_answer(sweep: Sweep) -> None:
-    page = write_answer(sweep)
-    print((sweep.path / "table.md").read_text(encoding="utf-8"))
-    print(page)
+    refuse_links(sweep.path)
+    with hold(sweep.path, wait=True):
+        page = write_answer(sweep)
+        put((sweep.path / "table.md").read_text(encoding="utf-8"))
+    put(page)
 
 
 def _alone(mode: Callable[[Experiment, Request], None]) -> Callable[[Experiment, Request], None]:
@@ -247,7 +256,7 @@ def _write_out(pieces: Iterator[str], output: str) -> None:
     path = Path(output)
     if output == "-":
         for piece in pieces:
-            print(piece, end="", flush=True)
+            write(piece)
     elif path.exists() and not path.is_file():  # a device or a pipe
         path.write_text("".join(pieces), encoding="utf-8")
     else:
@@ -305,7 +314,7 @@ def _write_report(
     tables = experiment.tables(session, config, run, result)
     figures = experiment.figures(session, config, run, result)
     page = run_page(f"{config.experiment}: {name}", flatten(config), flatten(result), tables, figures, to_json(config))
-    write_whole(run.path / "report.html", page)
+    write_whole(run.own / "report.html", page)
 
 
 def _print_result(run: Run) -> None:
@@ -314,7 +323,7 @@ def _print_result(run: Run) -> None:
     shown |= {name: "[{}, {}]".format(*map(show, result[name])) for name in result if name.endswith("_ci95")}
     width = max(map(len, shown), default=0)
     for name in (name for name in result if name in shown):
-        print(f"{name:<{width}}  {shown[name]}")
-    print()
+        put(f"{name:<{width}}  {shown[name]}")
+    put()
     for path in (*sorted((run.path / "figures").glob("*.png")), run.path / "report.html", run.path / "result.json"):
-        print(path)
+        put(path)

@@ -18,15 +18,26 @@ def read(path: Path, flag: str = "") -> ConfigDict:
     `flag` opens the error about a folder that a flag named. Raises UserError where there is no run, and for a run whose
     config this version cannot read. A sweep's config is of no cell yet: its cells are checked when they are planned.
     """
+    config = config_of(path, flag)
+    set_up(config.precision)
+    require_own(path, config)
+    return config
+
+
+def config_of(path: Path, flag: str = "") -> ConfigDict:
+    """The config that a run or sweep was started with, by whatever version; UserError where there is none."""
     config = stored_config(path)
     if config is None:
         raise UserError(f"{flag}{path}: no run here. Start one with --mode=train --config=configs/….")
-    set_up(config.precision)
+    return config
+
+
+def require_own(path: Path, config: ConfigDict) -> None:
+    """Raise UserError for a run whose config this version cannot read."""
     if not is_sweep(path):
         require_readable(experiments.load(config.experiment), path, without_settings(config))
-    return config
 
 
 def get_config(workdir: str) -> ConfigDict:
     """The config that the run in a folder was started with."""
-    return read(Path(workdir)).unlock()
+    return config_of(Path(workdir)).unlock()

@@ -7,21 +7,23 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, require_gates, stack_layers
+from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, KeyValue, batch_first, require_gates
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.mixers import ATTENTION, MIXERS
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
-from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Reading, into_cache, look_at
+from attention_jax.modules.stacking import Layered
+from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Look, Reading, into_cache, look_at
 from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, causal_mask, combine, keys_mask, segment_mask
 from attention_jax.ops.positions import require_room
 
 KIND = "decoder"  # of attention: the only one
+STACK = "layers"  # of layers: the only one
 
 
-class LanguageModel(nn.Module, kw_only=True):
+class LanguageModel(Layered, kw_only=True):
     """Causal layers over embeddings and positions; if `is_tied`, embeddings and logits share one matrix.
 
     `positions` names the encoding; `max_length` is the number of positions of an encoding with a table. `layer` has the
@@ -119,7 +121,7 @@ class LanguageModel(nn.Module, kw_only=True):
         if self.layer.mixer in MIXERS:
             raise ValueError(f"mixer={self.layer.mixer!r}: has no attention to show.")
         heads: Any = self._read(tokens, positions, segments, edits=edits, with_heads=True)[1]
-        return {KIND: stack_layers(heads)}
+        return {KIND: batch_first(heads)}
 
     def init_cache(self, positions: Int[Array, "batch room"]) -> Cache:
         """The cache before the first token of texts whose tokens will have these `positions`.
@@ -156,9 +158,9 @@ class LanguageModel(nn.Module, kw_only=True):
         now = jnp.take_along_axis(cache.memory, index, axis=1)
         positions, valid = QueryKeyPositions(now, cache.memory), jnp.arange(length)[None] < counts[:, None]
         x, written = self._embed(tokens, now, None), []
-        for layer, (block, held) in enumerate(zip(self.blocks, cache.state, strict=True)):
+        for layer, (block, held) in enumerate(zip(self.each(STACK, self.blocks), cache.state, strict=True)):
             reading = Reading(causal_mask(length, room, cache.cursor), positions, into_cache(held, cache.cursor))
-            x, held, _ = block(x, valid, reading, None, look_at(edits, KIND, layer, False))
+            x, held, _ = block(x, valid, reading, None, look_at(edits, KIND, layer))
             written.append(held)
         last = jnp.take_along_axis(x, (counts - 1)[:, None, None], axis=1)
         last = within_room(last, cache.cursor + counts - 1, room)
@@ -173,19 +175,21 @@ class LanguageModel(nn.Module, kw_only=True):
         valid: Array | None = None,
         edits: Edits = NO_EDITS,
         with_heads: bool = False,
-    ) -> tuple[Array, list[Heads | None]]:
+    ) -> tuple[Array, Heads | None]:
         length = tokens.shape[-1]
         if positions is None:
             self.require_room(length)
             positions = jnp.arange(length)[None]
         mask, valid = self._mask(tokens, segments, valid)
         reading = Reading(mask, QueryKeyPositions(positions, positions))
-        x, found = self._embed(tokens, positions, dropout), []
-        for index, block in enumerate(self.blocks):
-            look = look_at(edits, KIND, index, with_heads)
-            x, _, heads = block(x, valid, reading, dropout and dropout.fold(1000 + index), look)
-            found.append(heads)
-        return self._logits(x, valid, dropout is not None), found
+
+        def read(block, x, index, edit):
+            x, _, heads = block(x, valid, reading, dropout and dropout.fold(1000 + index), Look(edit, with_heads))
+            return x, heads
+
+        x = self._embed(tokens, positions, dropout)
+        x, heads = self.through(STACK, self.blocks, read, x, edits.get(KIND, UNCHANGED))
+        return self._logits(x, valid, dropout is not None), heads
 
     def _mask(self, tokens: Array, segments: Array | None, valid: Array | None) -> tuple[Mask | None, Array]:
         """The mask of attention, and which tokens are not padding."""

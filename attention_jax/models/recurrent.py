@@ -284,12 +284,13 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         steps = jnp.arange(inputs.shape[-1])
         attention_dropout = self.dropout_at("attention", 0, dropout)
         between = self.dropout_at("layers", 1, dropout)
-        masks = None if between is None else multiplier(between, (len(steps), self.layers, len(inputs), self.hidden))
+        shape = (len(steps), self.layers, len(inputs), self.hidden)
+        masks = between and multiplier(between._replace(row=0), shape, self.dtype, (between.row, 0))
         words = Word(
             jnp.swapaxes(self._gates_of(embedded), 0, 1),
             jnp.broadcast_to(steps[:, None], inputs.T.shape),
             attention_dropout and jax.vmap(lambda t: attention_dropout.fold(t))(steps),
-            None if masks is None else masks.astype(self.dtype),
+            masks,
             _by_word(edits, len(steps)),
         )
         _, said = jax.lax.scan(self._advance(memory, with_weights), self._start(memory), words)

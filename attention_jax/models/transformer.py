@@ -8,10 +8,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import NO_EDITS, Edits, Heads, KeyValue, require_gates, stack_layers
+from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, KeyValue, batch_first, require_gates
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
+from attention_jax.modules.stacking import Layered
 from attention_jax.modules.transformer import DecoderLayer, EncoderLayer, LayerSpec, Look, Reading, into_cache, look_at
 from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
@@ -21,17 +22,25 @@ from attention_jax.ops.shapes import require_choice
 
 SHARED = ("none", "target", "all")
 KINDS = ("encoder", "decoder")  # of self-attention
+READING = ("decoder", "cross")  # the kinds of a decoder's layer
 PADDING = 0  # the token that a batch norm leaves out of a target's moments; no other part needs to know it
 
 
 class Memory(NamedTuple):
-    """The encoded source: each decoder layer's keys and values for cross-attention, and the sources' lengths."""
+    """The encoded source, and the sources' lengths."""
+
+    encoded: Float[Array, "batch s d"]
+    lengths: Int[Array, " batch"]
+
+
+class Projected(NamedTuple):
+    """A memory as cached decoding reads it: each decoder layer's keys and values for cross-attention."""
 
     layers: tuple[KeyValue, ...]
     lengths: Int[Array, " batch"]
 
 
-class Transformer(nn.Module, kw_only=True):
+class Transformer(Layered, kw_only=True):
     """Encoder and decoder layers over embeddings, scaled by √width, and positions.
 
     - `encoder_positions`, `decoder_positions`: the encodings of self-attention; `max_length` is the number of positions
@@ -155,16 +164,17 @@ class Transformer(nn.Module, kw_only=True):
         Weights are `[batch, layers, heads, Q, K]`, outputs `[batch, layers, heads, Q, F]`.
         """
         memory, encoder = self._encode(source, lengths, None, edits, True)
-        decoder = self._teach(memory, inputs, None, edits, True)[1]
-        kinds = {kind: stack_layers([heads[kind] for heads in decoder]) for kind in ("decoder", "cross")}
-        return kinds | ({"encoder": stack_layers(encoder)} if encoder else {})
+        kinds = self._teach(memory, inputs, None, edits, True)[1] | ({"encoder": encoder} if encoder else {})
+        return {kind: batch_first(heads) for kind, heads in kinds.items()}
 
     def init_cache(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first token, with room for `max_length` tokens."""
         self._require_room("decoder", max_length)
         shape = (len(memory.lengths), self.layer.kv_heads, max_length, self.layer.width // self.layer.heads)
         empty = KeyValue(jnp.zeros(shape, self.layer.dtype), jnp.zeros(shape, self.layer.dtype))
-        return Cache(memory, (empty,) * self.decoder_layers, jnp.zeros(memory.lengths.shape, jnp.int32))
+        layers = self.each("decoders", self.decoders)
+        projected = Projected(tuple(layer.project_memory(memory.encoded) for layer in layers), memory.lengths)
+        return Cache(projected, (empty,) * self.decoder_layers, jnp.zeros(memory.lengths.shape, jnp.int32))
 
     def step(
         self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
@@ -179,51 +189,52 @@ class Transformer(nn.Module, kw_only=True):
         valid = jnp.ones((len(tokens), 1), bool)
         written = []
         x = self._embed(self.target_embedding, tokens[:, None], "decoder", positions.queries, None)
-        for index, (layer, held, memory) in enumerate(
-            zip(self.decoders, cache.state, cache.memory.layers, strict=True)
-        ):
+        layers = self.each("decoders", self.decoders)
+        for index, (layer, held, memory) in enumerate(zip(layers, cache.state, cache.memory.layers, strict=True)):
             reading = Reading(causal_mask(1, room, cache.cursor), positions, into_cache(held, cache.cursor))
             known = valid_lens_mask(cache.memory.lengths, memory.key.shape[-2])
-            x, held, _ = layer(x, valid, reading, memory, known, None, _looks(edits, index, False))
+            looks = {kind: look_at(edits, kind, index) for kind in READING}
+            x, held, _ = layer(x, valid, reading, memory, known, None, looks)
             written.append(held)
         x = within_room(x, cache.cursor, room)
         return self._logits(x, valid, False)[:, 0], Cache(cache.memory, tuple(written), cache.cursor + 1)
 
     def _encode(
         self, source: Array, lengths: Array, dropout: Dropout | None, edits: Edits, with_heads: bool
-    ) -> tuple[Memory, list[Heads]]:
+    ) -> tuple[Memory, Heads | None]:
         valid = jnp.arange(source.shape[-1])[None, :] < lengths[:, None]
         table = self.target_embedding if self.shared == "all" else self.source_embedding
         positions = _in_order(source)
+        reading = Reading(valid_lens_mask(lengths, source.shape[-1]), positions)
+
+        def read(layer, x, index, edit):
+            x, _, heads = layer(x, valid, reading, dropout and dropout.fold(1000 + index), Look(edit, with_heads))
+            return x, heads
+
         x = self._embed(table, source, "encoder", positions.queries, dropout)
-        found, reading = [], Reading(valid_lens_mask(lengths, source.shape[-1]), positions)
-        for index, layer in enumerate(self.encoders):
-            look = look_at(edits, "encoder", index, with_heads)
-            x, _, heads = layer(x, valid, reading, dropout and dropout.fold(1000 + index), look)
-            found += [] if heads is None else [heads]
+        x, heads = self.through("encoders", self.encoders, read, x, edits.get("encoder", UNCHANGED))
         if self.layer.norm_first:
             x = self.encoder_norm(x, valid, dropout is not None)
-        return Memory(tuple(layer.project_memory(x) for layer in self.decoders), lengths), found
+        return Memory(x, lengths), heads
 
     def _teach(
         self, memory: Memory, inputs: Array, dropout: Dropout | None, edits: Edits, with_heads: bool
-    ) -> tuple[Array, list[dict[str, Any]]]:
+    ) -> tuple[Array, dict[str, Heads]]:
         valid = (inputs != PADDING) & (memory.lengths > 0)[:, None]
         reading = Reading(causal_mask(inputs.shape[-1], inputs.shape[-1]), _in_order(inputs))
+        known = valid_lens_mask(memory.lengths, memory.encoded.shape[-2])
+
+        def read(layer, x, index, of_kinds):
+            looks = {kind: Look(edit, with_heads) for kind, edit in of_kinds.items()}
+            projected, folded = layer.project_memory(memory.encoded), dropout and dropout.fold(2000 + index)
+            x, _, heads = layer(x, valid, reading, projected, known, folded, looks)
+            return x, heads
+
         x = self._embed(self.target_embedding, inputs, "decoder", reading.positions.queries, dropout)
-        found = []
-        for index, (layer, keys_values) in enumerate(zip(self.decoders, memory.layers, strict=True)):
-            x, _, heads = layer(
-                x,
-                valid,
-                reading,
-                keys_values,
-                valid_lens_mask(memory.lengths, keys_values.key.shape[-2]),
-                dropout and dropout.fold(2000 + index),
-                _looks(edits, index, with_heads),
-            )
-            found.append(heads)
-        return self._logits(x, valid, dropout is not None), found
+        x, heads = self.through(
+            "decoders", self.decoders, read, x, {kind: edits.get(kind, UNCHANGED) for kind in READING}
+        )
+        return self._logits(x, valid, dropout is not None), heads
 
     def _embed(self, table: nn.Embed, tokens: Array, kind: str, positions: Array, dropout: Dropout | None) -> Array:
         encoding = self.encoder_encoding if kind == "encoder" else self.decoder_encoding
@@ -237,10 +248,6 @@ class Transformer(nn.Module, kw_only=True):
         if self.layer.norm_first:
             x = self.decoder_norm(x, valid, is_training)
         return self.logits(x) if self.shared == "none" else tied_logits(self.target_embedding, x)
-
-
-def _looks(edits: Edits, layer: int, with_heads: bool) -> dict[str, Look]:
-    return {kind: look_at(edits, kind, layer, with_heads) for kind in ("decoder", "cross")}
 
 
 def _in_order(tokens: Int[Array, "batch t"]) -> QueryKeyPositions:

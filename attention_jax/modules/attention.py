@@ -1,7 +1,7 @@
 """Multi-head attention: it owns the parameters and the axis of heads; a backend computes the rest."""
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -82,9 +82,9 @@ class Heads(NamedTuple):
     outputs: Float[Array, "batch h q f"]
 
 
-def stack_layers(of_layers: Sequence[Heads]) -> Heads:
-    """The heads of all layers as one record, `[batch, layers, heads, …]`."""
-    return jax.tree.map(lambda *layers: jnp.stack(layers, axis=1), *of_layers)
+def batch_first(heads: Heads) -> Heads:
+    """The heads of all layers, `[layers, batch, heads, …]`, as `[batch, layers, heads, …]`."""
+    return jax.tree.map(lambda array: jnp.moveaxis(array, 0, 1), heads)
 
 
 class Edit(NamedTuple):

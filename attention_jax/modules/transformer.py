@@ -27,9 +27,17 @@ from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, combine, window_mask
 from attention_jax.ops.positions import Encoding, Spec, make_encoding, require_usable
 from attention_jax.ops.shapes import require_choice, require_unset
+from attention_jax.ops.stacking import at_layer
 
 ACTIVATIONS: dict[str, Callable] = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu}
 SITES = ("embeddings", "residual", "attention", "hidden")
+# What is saved of a layer for its backward pass, which computes the rest again; "none": nothing is computed again.
+REMAT: dict[str, Callable | None] = {
+    "none": None,
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
 
 
 class LayerSpec(NamedTuple):
@@ -42,6 +50,9 @@ class LayerSpec(NamedTuple):
     - `dropout_sites`: embeddings, residual (each sub-layer's output), attention (weights), hidden (of the
       feed-forward). The paper has the first two.
     - `mixer`: "attention", or what replaces it. "window" and "convolution" see `reach` tokens on a side, "gru" all.
+    - `stacked`: the model has all layers' parameters as one tree, and scans over it (`modules/stacking.py`).
+    - `remat`: what the backward pass computes again of a layer, in order to save memory (Chen et al. 2016): "none";
+      "full": all; "dots": all but matrix products; "dots_no_batch": all but products with parameters.
     """
 
     width: int
@@ -61,6 +72,8 @@ class LayerSpec(NamedTuple):
     cross_score: str = ""
     cross_normalize: str = ""
     backend: str = "reference"
+    stacked: bool = False
+    remat: str = "none"
     dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
 
@@ -89,7 +102,8 @@ class LayerSpec(NamedTuple):
         for name in ("width", "heads", "kv_heads", "feed_forward", "reach"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
-        for name, known in (("activation", tuple(ACTIVATIONS)), ("norm", NORMS), ("mixer", ALL)):
+        named = {"activation": tuple(ACTIVATIONS), "norm": NORMS, "mixer": ALL, "remat": tuple(REMAT)}
+        for name, known in named.items():
             require_choice(name, getattr(self, name), known)
         if self.mixer == "gru" and self.width % 2:
             raise ValueError(f"width={self.width}: needs an even number, because mixer='gru' halves it.")
@@ -181,9 +195,9 @@ class Look(NamedTuple):
 PLAIN = Look()
 
 
-def look_at(edits: Edits, kind: str, layer: int, with_heads: bool) -> Look:
+def look_at(edits: Edits, kind: str, layer: int) -> Look:
     """What is asked of one layer's heads; the arrays of `edits` have layers as their first axis."""
-    return Look(jax.tree.map(lambda array: array[layer], edits.get(kind, UNCHANGED)), with_heads)
+    return Look(at_layer(edits.get(kind, UNCHANGED), layer))
 
 
 class Reading(NamedTuple):

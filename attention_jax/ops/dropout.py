@@ -16,14 +16,19 @@ _BITS = 24  # a float32 holds every integer up to 2^24, so that the threshold is
 
 
 class Dropout(NamedTuple):
-    """A random key and the probability of dropping an element, 0 ≤ rate < 1. Evaluation has None instead."""
+    """A random key and the probability of dropping an element, 0 ≤ rate < 1. Evaluation has None instead.
+
+    `row` is the logical index of the first row, on the first axis of whatever is dropped, where arrays hold a part of a
+    batch: parts then get the masks that they would have in the whole.
+    """
 
     key: Key[Array, ""]
     rate: Rate
+    row: int | Array = 0
 
     def fold(self, number: int | Array) -> "Dropout":
         """The same rate with another key, for the site or time step of that number."""
-        return Dropout(jax.random.fold_in(self.key, number), self.rate)
+        return self._replace(key=jax.random.fold_in(self.key, number))
 
 
 def drop(x: Float[Array, "..."], dropout: Dropout | None, start: tuple[int | Array, ...] = ()) -> Float[Array, "..."]:
@@ -48,7 +53,9 @@ def multiplier(
 def keep(dropout: Dropout, shape: tuple[int, ...], start: tuple[int | Array, ...] = ()) -> Bool[Array, "..."]:
     """Which elements are kept; `start` is as in `drop`."""
     threshold = (jnp.asarray(dropout.rate, jnp.float32) * (1 << _BITS)).astype(jnp.uint32)
-    return (hashed(dropout.key, shape, start) >> (32 - _BITS)) >= threshold
+    starts = (0,) * (len(shape) - len(start)) + tuple(start)
+    from_row = tuple(first + dropout.row if axis == 0 else first for axis, first in enumerate(starts))
+    return (hashed(dropout.key, shape, from_row) >> (32 - _BITS)) >= threshold
 
 
 def hashed(key: Key[Array, ""], shape: tuple[int, ...], start: tuple[int | Array, ...] = ()) -> UInt32[Array, "..."]:

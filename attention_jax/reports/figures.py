@@ -73,6 +73,8 @@ def save(figure, path: Path, caption: str) -> Figure:
     import matplotlib
 
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every font that goes into a PDF
+    for old in (path, path.with_suffix(".pdf")):
+        old.unlink(missing_ok=True)  # one that is a link is not written through
     figure.savefig(path, dpi=DPI)
     figure.set_layout_engine("none")  # what was found for the one stays for the other
     with matplotlib.rc_context({"pdf.fonttype": 42}):

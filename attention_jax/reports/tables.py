@@ -1,13 +1,16 @@
 """Tables as files: Markdown to read in a terminal, LaTeX for a paper, CSV with every digit."""
 
 import csv
+import io
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from attention_jax.files import write_whole
 from attention_jax.reports.page import Estimate, PValue, Table, show
+from attention_jax.terminal import printable
 
 WIDTH = 120  # characters of a line
 ESCAPED = {
@@ -15,6 +18,9 @@ ESCAPED = {
     **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
     **{"<": r"$<$", ">": r"$>$", "→": r"$\to$", "…": r"\ldots{}", "∞": r"$\infty$", "×": r"$\times$"},
 }
+MINUS = "\ue000"  # of a number, until the text around it is escaped
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "\\")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 LATEX = r"""% \usepackage{{booktabs}}
 \begin{{table}}
 \centering
@@ -43,12 +49,25 @@ def write_tables(
             path.unlink()
     for table in (main, *others):
         path = folder / "table" if table is main else folder / "tables" / _file_name(table.title)
-        path.with_name(f"{path.name}.tex").write_text(as_latex(table, notes if table is main else ()), encoding="utf-8")
-        with open(path.with_name(f"{path.name}.csv"), "w", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(as_csv(table))
+        write_whole(path.with_name(f"{path.name}.tex"), as_latex(table, notes if table is main else ()))
+        write_csv(path.with_name(f"{path.name}.csv"), as_csv(table))
     shown = [table for table in (main, *others) if not table.folded]
     parts = [*map(_filled, said), *map(as_markdown, shown), *map(_filled, notes)]
-    (folder / "table.md").write_text("\n".join(parts), encoding="utf-8")
+    write_whole(folder / "table.md", "\n".join(parts))
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows as CSV. A text that a spreadsheet would run as a formula gets a ' before it; a number stays one."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows([_harmless(cell) for cell in row] for row in rows)
+    write_whole(path, file.getvalue())
+
+
+def _harmless(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    text = printable(cell)
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 
 
 def as_csv(table: Table) -> list[list[Any]]:
@@ -68,8 +87,9 @@ def as_markdown(table: Table) -> str:
     What is wider than a terminal goes on in a second table, which has the first columns again: those before the first
     Estimate.
     """
+    rows = list(enumerate(table.rows))
     columns = [
-        [name, *(_bold(show(row[column]), "**{}**", (n, column) in table.best) for n, row in enumerate(table.rows))]
+        [_cell(name), *(_bold(_cell(row[column]), "**{}**", (n, column) in table.best) for n, row in rows)]
         for column, name in enumerate(table.columns)
     ]
     first = next((n for row in table.rows for n, cell in enumerate(row) if isinstance(cell, Estimate)), len(columns))
@@ -80,6 +100,11 @@ def as_markdown(table: Table) -> str:
         blocks[-1] = [*blocks[-1], column]
     drawn = "\n".join(map(_drawn, blocks))
     return f"{_filled(table.title)}\n{drawn}" + (f"\n{_filled(table.note)}" if table.note else "")
+
+
+def _cell(cell: object) -> str:
+    """A cell of Markdown: one line, in which a | is no border."""
+    return _on_one_line(show(cell)).replace("|", "\\|")
 
 
 def _drawn(columns: Sequence[Sequence[str]]) -> str:
@@ -117,17 +142,21 @@ def as_latex(table: Table, notes: Sequence[str] = ()) -> str:
 
 
 def escape(text: str) -> str:
-    """A text as LaTeX says it."""
-    return "".join(ESCAPED.get(letter, letter) for letter in text)
+    """A text as LaTeX says it, on one line."""
+    return "".join(ESCAPED.get(letter, letter) for letter in _on_one_line(text))
+
+
+def _on_one_line(text: str) -> str:
+    return printable(" ".join(text.split("\n")))
 
 
 def _latex_cell(cell: object, is_best: bool) -> str:
     text = show(cell)
     if not isinstance(cell, (Estimate, PValue, int, float)):
         return _bold(escape(text), r"\textbf{{{}}}", is_best)
-    mean, bracket, interval = re.sub(r"(?<!e)-(?=\d)", "\0", text).partition(" [")
+    mean, bracket, interval = re.sub(r"(?<!e)-(?=\d)", MINUS, text).partition(" [")
     shown = _bold(escape(mean), r"\textbf{{{}}}", is_best) + (rf" {{\scriptsize [{interval}}}" if bracket else "")
-    return shown.replace("\0", "$-$")
+    return shown.replace(MINUS, "$-$")
 
 
 def _values(cell: object, count: int) -> list[Any]:

@@ -4,6 +4,7 @@ import fnmatch
 import functools
 import hashlib
 import importlib.util
+import re
 import sys
 import sysconfig
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,9 +25,10 @@ READERS = (
         "attention_jax/tasks/*messages.py",
     ),
     *("attention_jax/evaluation/comparison.py", "attention_jax/evaluation/by_group.py"),
-    *("attention_jax/runs/interrupt.py", "attention_jax/runs/provenance.py", "attention_jax/runs/taking.py"),
-    "attention_jax/training/progress.py",
+    *("attention_jax/stopping.py", "attention_jax/runs/provenance.py", "attention_jax/runs/taking.py"),
+    *("attention_jax/training/progress.py", "attention_jax/terminal.py"),
 )
+COMMIT = re.compile(r"[0-9a-f]{4,64}")
 INSTALLED = ("site-packages", "dist-packages")
 STANDARD = Path(sysconfig.get_path("stdlib"))
 DIGITS = 12
@@ -84,8 +86,10 @@ def meaning(text: str) -> str:
 
 def changes(commit: str, paths: Collection[str]) -> list[str] | None:
     """Which files of the checkout say something else than at a commit; None where the commit is not known."""
+    if not COMMIT.fullmatch(commit):  # it is read from a file: nothing else goes to git
+        return None
     there, edited = (git(asked, "--name-only", commit, "--", *paths) for asked in ("ls-tree", "diff"))
-    if not commit or there is None or edited is None:
+    if there is None or edited is None:
         return None
     new = set(paths) - set(there.split())
     return [path for path in sorted({*edited.split(), *new}) if path in new or not _says_the_same(commit, path)]

@@ -116,15 +116,17 @@ def require_readable(experiment: Experiment, path: Path, config: ConfigDict) -> 
     """Raise UserError where the config of a run is not one of this version: in what, and which version wrote it."""
     try:
         experiment.check(config)
-    except (AttributeError, KeyError, UserError) as error:
-        key = lacking(error)
-        if not key and not isinstance(error, UserError):
-            raise
-        what = f"the config has no {key!r}." if key else str(error)
+    except Exception as error:  # of which type is up to whom a value of another type meets first
+        what = str(error) if isinstance(error, UserError) else _unreadable(error)
         raise UserError(
             f"{path}: started by another version of the code, whose configs this one cannot read: {what} "
             f"{_checkout(path)}"
         ) from None
+
+
+def _unreadable(error: Exception) -> str:
+    key = lacking(error)
+    return f"the config has no {key!r}." if key else f"config.json has a value of another type ({error})."
 
 
 def _checkout(path: Path) -> str:

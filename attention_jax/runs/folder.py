@@ -7,22 +7,27 @@ import json
 import math
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from ml_collections import ConfigDict
 
+from attention_jax import hosts, stopping
 from attention_jax.errors import UserError
-from attention_jax.files import write_whole
-from attention_jax.runs.config import flatten, tupled
-from attention_jax.runs.interrupt import Interrupted
+from attention_jax.files import no_link, read_json, write_whole
+from attention_jax.runs.config import flatten
+from attention_jax.runs.forms import as_config, as_line, as_result, finite
+from attention_jax.runs.links import is_writable, open_lock, refuse_links
 from attention_jax.runs.taking import is_to_take, take
-from attention_jax.training.checkpoints import steps_in
+from attention_jax.training.clock import Clock
 from attention_jax.training.hyper import DEFAULTS, settled
+from attention_jax.training.storage import steps_in
 
 POLL = 0.1  # seconds
+LONGEST_OWNER = 20  # characters that are shown of whose lock it is
 SPARE = 2**16  # bytes that a line of metrics and its events may need
 # What a run may write before it has anything worth keeping, the inside of folders first.
 MADE = (
@@ -30,6 +35,7 @@ MADE = (
     *("checkpoints", "data", "figures", "report.html", "metrics.jsonl", "config.json", ".lock"),
 )
 MADE_WHOLE = ("profile", "data.partial")
+WHERE = ("mesh", "distributed")  # keys of a config that say where a run is computed, and may be others when it goes on
 
 
 class Busy(UserError):
@@ -37,13 +43,17 @@ class Busy(UserError):
 
 
 class Run:
-    """An open run folder. `seconds()` counts the wall time of this and of earlier, interrupted processes."""
+    """An open run folder. `seconds()` counts the wall time of this and of earlier, interrupted processes.
 
-    def __init__(self, path: Path, started: float, profile: bool = False, share: float = 1.0):
-        self.path = path
+    All hosts read `path`; a host writes in `own`, which is the same for the first and is thrown away by the others.
+    """
+
+    def __init__(self, path: Path, started: float, profile: bool = False, share: float = 1.0, own: Path | None = None):
+        self.path, self.own = path, own or path
         self._share = share
-        self.profile = path / "profile" if profile else None
+        self.profile = self.own / "profile" if profile else None
         self.seeds_before: tuple[int, ...] = ()  # of a finished run that is to gain seeds: those that it has
+        self.clock = Clock()
         self._started = started
         self._earlier = 0.0
         self._events: dict[int, Any] = {}
@@ -59,25 +69,30 @@ class Run:
 
     def subfolder(self, name: str) -> Path:
         """A folder inside the run, made when first asked for."""
-        folder = self.path / name
+        folder = self.own / name
         folder.mkdir(exist_ok=True)
         return folder
 
-    def rewind(self, step: int, lines: Sequence[dict] | None = None) -> None:
-        """Write metrics.jsonl up to a restored step; the resumed run goes on from there.
+    def record(self, step: int) -> dict[str, Any]:
+        """What a checkpoint keeps of the run: its metrics up to a step, and where its time went."""
+        return {"metrics": self.metrics(until=step), "seconds": self.seconds(), "clock": dict(self.clock.seconds)}
 
-        `lines` are the metrics that the step's checkpoint kept; None where it kept none: the file's are taken.
-        """
-        self._lines = self.metrics(step) if lines is None else list(lines)
-        write_whole(self.path / "metrics.jsonl", "".join(map(_line, self._lines)))
-        self._earlier = max((line["seconds"] for line in self._lines), default=0.0)
+    def rewind(self, record: Mapping[str, Any] | None) -> None:
+        """Write metrics.jsonl as a checkpoint kept it, None: without a line; the resumed run goes on from there."""
+        reached = max((line["seconds"] for line in self.metrics()), default=0.0)
+        self._lines = [] if record is None else list(record["metrics"])
+        write_whole(self.own / "metrics.jsonl", "".join(map(_line, self._lines)))
+        if record is not None:
+            self.clock.go_on(record["clock"])
+        self._earlier = max(reached, record["seconds"] if record else 0.0)
+        self.clock.add("lost", self._earlier - (record["seconds"] if record else 0.0))
 
     def metrics(self, until: float = math.inf) -> list[dict]:
         """Every line of metrics.jsonl up to a step, null where a number was not finite.
 
         A line that a kill has cut short, or that is damaged, is left out.
         """
-        lines = _read_metrics(self.path / "metrics.jsonl") if self._lines is None else self._lines
+        lines = _read_metrics(self.own / "metrics.jsonl") if self._lines is None else self._lines
         return [line for line in lines if line["step"] <= until]
 
     def log(self, step: int, seed: int, values: dict[str, float]) -> None:
@@ -86,10 +101,10 @@ class Run:
         What is not finite is null in the file and absent from the events. Raises OSError, before anything is written,
         where the disk is full.
         """
-        if shutil.disk_usage(self.path).free < SPARE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-        line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **_finite(values)}
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+        if shutil.disk_usage(self.own).free < SPARE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.own))
+        line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **finite(values)}
+        with open(self.own / "metrics.jsonl", "a", encoding="utf-8", opener=no_link) as file:
             file.write(_line(line))
         if self._lines is not None:
             self._lines.append(line)
@@ -113,7 +128,7 @@ class Run:
         """The finished run's result, or None. Raises UserError where it is damaged."""
         path = self.path / "result.json"
         try:
-            return json.loads(path.read_bytes()) if path.exists() else None
+            return as_result(read_json(path.read_bytes())) if path.exists() else None
         except ValueError as error:
             raise UserError(f"{path}: not a result ({error}). Delete it; --mode=train then measures again.") from None
 
@@ -127,7 +142,7 @@ class Run:
         from tensorboardX import SummaryWriter
 
         if seed not in self._events:
-            self._events[seed] = SummaryWriter(str(self.path / "tensorboard" / f"seed_{seed}"), purge_step=step)
+            self._events[seed] = SummaryWriter(str(self.own / "tensorboard" / f"seed_{seed}"), purge_step=step)
         return self._events[seed]
 
 
@@ -145,38 +160,66 @@ def open_run(
 
     With `extend`, the config may differ in one of two keys. A larger `train.steps` makes the run unfinished again. More
     `seeds`, after those of a finished run, leave its config.json as it was, and `seeds_before` has the old ones. A run
-    that a kill left between two states is brought into the later one first. Keys
-    of the section `ignoring` may differ for this time. Raises UserError where another process uses the folder, or it
-    holds another config's run. A start that is refused leaves nothing of its own behind.
+    that a kill left between two states is brought into the later one first. Keys of the section `ignoring` may differ
+    for this time: then nothing is written, and the folder need not be writable. Raises UserError where another process
+    uses the folder, it holds another config's run, or a link in it leads out of it. A start that is refused leaves
+    nothing of its own behind.
     """
     is_new = not path.exists()
-    with hold(path):
-        take(path)
-        stored = read_config(path)
-        if stored is None and any(child.name != ".lock" for child in path.iterdir()):
-            raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
-        run = Run(path, started, profile)
-        if stored is not None and extend and _gains_seeds(path, stored, config):
-            run.seeds_before = stored.seeds
-        elif stored is not None:
-            refuse_other(path, stored, config, extend, ignoring)
+    is_kept = hosts.by_first(lambda: _is_written(path, ignoring))
+    with hold(path) if is_kept else contextlib.nullcontext(), _own_folder(path) as own:
+        before = hosts.by_first(lambda: _seeds_before(path, config, extend, ignoring))
+        is_started = before["is_started"]
+        run = Run(path, started, profile, own=own)
+        run.seeds_before = tuple(before["seeds"])
         try:
-            if not ignoring and not run.seeds_before:
+            if hosts.is_first() and not ignoring and not run.seeds_before:
                 write_whole(path / "config.json", to_json(config))
             yield run
         except BaseException:
-            if stored is None and not run.has_progress():
+            if hosts.is_first() and not is_started and not run.has_progress():
                 _clear(path, remove=is_new)
             raise
         finally:
             run.close()
 
 
+def _is_written(path: Path, ignoring: str) -> bool:
+    """Whether the folder must be held; where nothing can be written, and need not be, there is nothing to guard."""
+    refuse_links(path)
+    return not ignoring or is_writable(path)
+
+
+@contextlib.contextmanager
+def _own_folder(path: Path) -> Iterator[Path]:
+    """Where this host writes: in the run's folder if it is the first, else in a folder that is removed in the end."""
+    if hosts.is_first():
+        yield path
+    else:
+        with tempfile.TemporaryDirectory(prefix="attention_jax-") as folder:
+            yield Path(folder)
+
+
+def _seeds_before(path: Path, config: ConfigDict, extend: bool, ignoring: str) -> dict[str, Any]:
+    """Whether there is a run in the folder, and the seeds of it if it is finished and is to gain more."""
+    if is_writable(path):
+        take(path)
+    stored = read_config(path)
+    if stored is None and any(child.name != ".lock" for child in path.iterdir()):
+        raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
+    if stored is None or not extend or not _gains_seeds(path, stored, config):
+        if stored is not None:
+            refuse_other(path, stored, config, extend, ignoring)
+        return {"is_started": stored is not None, "seeds": ()}
+    if not hosts.is_alone():
+        raise UserError(f"{path}: a finished run gains seeds on one host: set --config.distributed={hosts.OFF}.")
+    return {"is_started": True, "seeds": stored.seeds}
+
+
 def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: bool = False, ignoring: str = "") -> None:
     """Raise UserError where a run's stored config is another one, and say in what; see `open_run`."""
-    changed = _differences(stored, config)
-    if ignoring:
-        changed = {key: values for key, values in changed.items() if not key.startswith(f"{ignoring}.")}
+    free = tuple(f"{section}." for section in (*WHERE, ignoring) if section)
+    changed = {key: values for key, values in _differences(stored, config).items() if not f"{key}.".startswith(free)}
     before, now = changed.get("train.steps", (0, 0))
     if extend and list(changed) == ["train.steps"] and now > before:
         (path / "result.json").unlink(missing_ok=True)
@@ -189,7 +232,8 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
 def _gains_seeds(path: Path, stored: ConfigDict, config: ConfigDict) -> bool:
     """Whether a config has more seeds than that of a finished run, and differs in nothing else."""
     is_more = len(config.seeds) > len(stored.seeds) > 0 and config.seeds[: len(stored.seeds)] == stored.seeds
-    return is_more and (path / "result.json").exists() and list(_differences(stored, config)) == ["seeds"]
+    changed = [key for key in _differences(stored, config) if key.partition(".")[0] not in WHERE]
+    return is_more and (path / "result.json").exists() and changed == ["seeds"]
 
 
 def read_config(path: Path) -> ConfigDict | None:
@@ -198,15 +242,16 @@ def read_config(path: Path) -> ConfigDict | None:
     A run that a kill left between two states is brought into the later one first. Numbers of the optimizer that an
     older version did not have get their defaults.
     """
-    if is_to_take(path):
+    if is_to_take(path) and is_writable(path):
+        refuse_links(path)
         with hold(path, wait=True):
             take(path)
     file = path / "config.json"
     if not file.exists():
         return None
     try:
-        config = ConfigDict(tupled(json.loads(file.read_text(encoding="utf-8"))))
-    except (TypeError, ValueError) as error:
+        config = ConfigDict(as_config(read_json(file.read_bytes())))
+    except (RecursionError, TypeError, ValueError) as error:
         raise UserError(f"{file}: not a config ({error}). Choose another --workdir.") from None
     if not {"experiment", "seeds", "precision"} <= set(config):
         raise UserError(f"{file}: not the config of a run. Choose another --workdir.")
@@ -222,7 +267,7 @@ def to_json(config: ConfigDict) -> str:
 
 def write_result(path: Path, result: dict) -> None:
     """Write result.json, the last thing that a run writes; what is not finite becomes null."""
-    write_whole(path / "result.json", json.dumps(_finite(result), indent=2, allow_nan=False) + "\n")
+    write_whole(path / "result.json", json.dumps(finite(result), indent=2, allow_nan=False) + "\n")
 
 
 def _differences(stored: ConfigDict, config: ConfigDict) -> dict[str, tuple[Any, Any]]:
@@ -237,29 +282,12 @@ def _settled(config: ConfigDict) -> ConfigDict:
 
 
 def _read_metrics(file: Path) -> list[dict]:
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if file.exists() else []
-    return [line for line in map(_parsed, lines) if line is not None]
-
-
-def _parsed(text: str) -> dict | None:
-    """A line of metrics, which older versions wrote with NaN and Infinity; None where it is not one."""
-    try:
-        line = json.loads(text, parse_constant=lambda name: None) if text.endswith("\n") else None
-    except ValueError:
-        return None
-    return line if isinstance(line, dict) and {"step", "seed", "seconds"} <= set(line) else None
+    whole = file.read_bytes().split(b"\n")[:-1] if file.exists() else []  # the last is empty, or was cut short
+    return [line for line in map(as_line, whole) if line is not None]
 
 
 def _line(values: dict) -> str:
     return json.dumps(values, allow_nan=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _clear(path: Path, remove: bool) -> None:
@@ -281,27 +309,32 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def hold(path: Path, wait: bool = False, is_interrupted: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Hold the folder for this process; the kernel lets go when the process ends, however it ends.
+def hold(path: Path, wait: bool = False) -> Iterator[None]:
+    """Hold the folder for this run; the kernel lets go when the first host's process ends, however it ends.
 
-    Where another process holds it: raises Busy, or waits. Raises Interrupted where it is asked to stop meanwhile.
+    Where another run holds it: raises Busy, or waits. Raises Interrupted where it is asked to stop meanwhile, and
+    UserError for a folder that cannot be written, or whose lock is a link.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise UserError(f"{path}: not a folder: choose another --workdir.") from None
-    with open(path / ".lock", "a", encoding="utf-8") as file:
-        while not _is_locked(file):
-            owner = (path / ".lock").read_text(encoding="utf-8")
-            if not wait:
-                raise Busy(f"{path}: in use by process {owner}. Wait for it, or choose another --workdir.")
-            if is_interrupted():
-                raise Interrupted(f"stopped while process {owner} had {path}.")
-            time.sleep(POLL)
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    with contextlib.ExitStack() as stack:
+        refused = hosts.by_first(lambda: _taken(stack, path, wait))
+        if refused:
+            raise Busy(refused)
         yield
+
+
+def _taken(stack: contextlib.ExitStack, path: Path, wait: bool) -> str:
+    """Hold a folder until the stack ends; or why it cannot be held now."""
+    file = stack.enter_context(open_lock(path))
+    while not _is_locked(file):
+        owner = (path / ".lock").read_text(encoding="utf-8", errors="replace")[:LONGEST_OWNER]
+        if not wait:
+            return f"{path}: in use by process {owner}. Wait for it, or choose another --workdir."
+        stopping.poll_alone()
+        time.sleep(POLL)
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return ""
 
 
 def _is_locked(file: IO[str]) -> bool:

@@ -9,6 +9,7 @@ moment the same command goes on, and any other finds the one run or the other.
 
 import shutil
 import time
+from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
@@ -16,8 +17,9 @@ from attention_jax.files import write_whole
 from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run, read_config, to_json
 from attention_jax.runs.taking import discard, joined_in
-from attention_jax.runs.training import open_checkpoints, train_run
+from attention_jax.runs.training import Member, open_checkpoints, train_run
 from attention_jax.training.loop import Trainer
+from attention_jax.training.saved import BEST
 
 
 def gain_seeds(config: ConfigDict, run: Run, together: Together) -> Run:
@@ -31,15 +33,16 @@ def gain_seeds(config: ConfigDict, run: Run, together: Together) -> Run:
     joined.path.mkdir()
     write_whole(joined.path / "config.json", to_json(config))
     if together.trainer is not None:
-        _join(run, extra, joined, together.trainer, (len(run.seeds_before), len(config.seeds) - len(run.seeds_before)))
+        count = len(run.seeds_before)
+        both = [_with_seeds(config, seeds) for seeds in (config.seeds[:count], config.seeds[count:])]
+        _join(run, extra, joined, together.trainer, both)
     return joined
 
 
 def _train(config: ConfigDict, run: Run, together: Together) -> Run:
     """The new seeds, trained in a folder of their own."""
-    own, more = ConfigDict(config.to_dict()), run.path / "more"
-    own.seeds = config.seeds[len(run.seeds_before) :]
-    if read_config(more) != own.lock():
+    own, more = _with_seeds(config, config.seeds[len(run.seeds_before) :]), run.path / "more"
+    if read_config(more) != own:
         discard(more)  # other seeds were begun, and given up
     more.mkdir(exist_ok=True)
     write_whole(more / "config.json", to_json(own))
@@ -51,21 +54,31 @@ def _train(config: ConfigDict, run: Run, together: Together) -> Run:
     return extra
 
 
-def _join(run: Run, extra: Run, joined: Run, trainer: Trainer, counts: tuple[int, int]) -> None:
+def _with_seeds(config: ConfigDict, seeds: Sequence[int]) -> ConfigDict:
+    own = ConfigDict(config.to_dict())
+    own.seeds = tuple(seeds)
+    return own.lock()
+
+
+def _join(run: Run, extra: Run, joined: Run, trainer: Trainer, both: Sequence[ConfigDict]) -> None:
     """Write checkpoints of all seeds at every step of which both runs have one, with all their metrics beside.
 
-    `counts` are the numbers of seeds of the run and of the extra one.
+    `both` are the configs of the run and of the extra one.
     """
     lines = run.metrics()
     spent = max([line["seconds"] for line in lines] + [(run.result() or {}).get("seconds", 0.0)])
     added = [{**line, "seconds": round(line["seconds"] + spent, 3)} for line in extra.metrics()]
-    joined.rewind(0, sorted([*lines, *added], key=lambda line: line["step"]))
+    every = sorted([*lines, *added], key=lambda line: line["step"])
+    joined.rewind({"metrics": every, "seconds": spent, "clock": extra.clock.seconds})
     states = []
-    for one, count in zip((run, extra), counts, strict=True):
-        with open_checkpoints(one.checkpoints, trainer.timetable, trainer.task.vocabulary, [one]) as checkpoints:
-            every = checkpoints.restore_each(trainer.abstract(count))
-            states.append({saved.step: saved.state for saved in every})
-    with open_checkpoints(joined.checkpoints, trainer.timetable, trainer.task.vocabulary, [joined]) as checkpoints:
+    for one, config in zip((run, extra), both, strict=True):
+        members = [Member(config, one, seed) for seed in config.seeds]
+        with open_checkpoints(one.checkpoints, trainer, members) as checkpoints:
+            found = checkpoints.restore_each(trainer.abstract(len(members)))
+            states.append({saved.step: saved.state for saved in found})
+        shutil.copytree(one.path / BEST, joined.path / BEST, dirs_exist_ok=True)
+    members = [Member(config, joined, seed) for config in both for seed in config.seeds]
+    with open_checkpoints(joined.checkpoints, trainer, members) as checkpoints:
         for step in sorted(states[0].keys() & states[1].keys()):
             checkpoints.save(step, [*states[0][step], *states[1][step]])
     if (events := extra.path / "tensorboard").exists():

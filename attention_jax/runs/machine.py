@@ -24,8 +24,8 @@ def set_up(precision: ConfigDict) -> None:
     except ValueError:
         choices = "default, high, highest, bfloat16, tensorfloat32 or float32"
         raise UserError(f"config.precision.matmul={precision.matmul!r}: choose {choices}.") from None
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (folder := cache_folder()) is not None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", LONG)
     give_back_freed_memory()
 
@@ -69,9 +69,15 @@ def free_memory() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def cache_folder() -> Path:
-    """The user's cache folder, one part for each kind of processor: compiled code does not travel."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+def cache_folder() -> Path | None:
+    """The user's cache folder, one part for each kind of processor: compiled code does not travel.
+
+    None for a user without a home, as in a container: others might write to a folder that is not theirs alone.
+    """
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
     features = hashlib.sha256(_processor().encode()).hexdigest()[:12]
     return base / "attention_jax" / "compiled" / features
 

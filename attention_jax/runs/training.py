@@ -13,15 +13,18 @@ from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import metric, require_direction
 from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
-from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.keys import require_keys
 from attention_jax.runs.machine import Profiler
+from attention_jax.stopping import Interrupted
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.hyper import rule_of, settled, traced
-from attention_jax.training.loop import Hooks, NotFinite, Timetable, Trainer, fit
+from attention_jax.training.loop import Hooks, NotFinite, Task, Timetable, Trainer, fit, trainer
 from attention_jax.training.optimizer import DECAYING
+from attention_jax.training.placement import AXES
 from attention_jax.training.progress import Bar, tell
+from attention_jax.training.saved import best_folder
 from attention_jax.training.state import TrainState, Variables
+from attention_jax.training.step import Stepping, stepping_of
 
 
 class Member(NamedTuple):
@@ -34,14 +37,22 @@ class Member(NamedTuple):
 
 def timetable_of(config: ConfigDict) -> Timetable:
     """`config.train`, checked. Raises UserError for a value that cannot be used."""
-    values = {name: value for name, value in config.train.items() if name != "init_from"}
+    others = ("init_from", *Stepping._fields)
+    values = {name: value for name, value in config.train.items() if name not in others}
     require_keys("train", values, [name for name in Timetable._fields if name != "height"])
     for name, value in values.items():
-        if isinstance(value, int) and value < 1:
-            raise UserError(f"config.train.{name}={value}: needs 1 or more.")
+        least = 0 if name == "checkpoint_minutes" else 1
+        if isinstance(value, int) and value < least:
+            raise UserError(f"config.train.{name}={value}: needs {least} or more.")
     best_by = config.train.best_by
     require_direction(best_by, "config.train.best_by")
     return Timetable(**values, height=metric(best_by).height)
+
+
+def trainer_of(config: ConfigDict, task: Task, how: str) -> Trainer:
+    """What trains a task as a config says; `how` is a key of `POPULATIONS`."""
+    mesh = config.mesh.to_dict()
+    return trainer(task, timetable_of(config), rule_of(config.optimizer), stepping_of(config.train), how, mesh)
 
 
 def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
@@ -56,6 +67,8 @@ def check_training(config: ConfigDict) -> None:
     """Raise UserError for values that no training can use."""
     rule_of(config.optimizer)
     timetable_of(config)
+    stepping_of(config.train)
+    require_keys("mesh", config.mesh, AXES)
     hyper_of(config, 0)
 
 
@@ -86,13 +99,13 @@ def train_run(config: ConfigDict, run: Run, together: Together) -> None:
     def stop(member, step):
         raise NotFinite(members[member].seed, step)
 
-    with open_checkpoints(run.checkpoints, timetable, trainer.task.vocabulary, [run]) as checkpoints:
+    with open_checkpoints(run.checkpoints, trainer, members) as checkpoints:
         try:
             states = restore(trainer, members, checkpoints, together.start_from)
             if checkpoints.last_step() is not None:
                 tell(f"resuming at step {int(states[0].step):,}")
-            with interruptible() as is_interrupted, Bar(timetable.steps, int(states[0].step), profiler.tick) as bar:
-                hooks = hooks_of(members, bar.advance, is_interrupted, stop)
+            with Bar(timetable.steps, int(states[0].step), profiler.tick) as bar:
+                hooks = hooks_of(members, bar.advance, stop)
                 states = fit(trainer, hypers_of(members, together), states, checkpoints, hooks)
         except NotFinite as error:
             last = checkpoints.last_step()
@@ -108,13 +121,13 @@ def hypers_of(members: Sequence[Member], together: Together) -> list[dict[str, A
     return [hyper_of(member.config, member.seed) | together.traced(member.config) for member in members]
 
 
-def hooks_of(members: Sequence[Member], advance, is_interrupted, on_not_finite) -> Hooks:
-    """Each member logs to its run."""
+def hooks_of(members: Sequence[Member], advance, on_not_finite) -> Hooks:
+    """Each member logs to its run; the time is that of the first member's run."""
 
     def log(step, index, values):
         members[index].run.log(step, members[index].seed, values)
 
-    return Hooks(log, advance, is_interrupted, on_not_finite)
+    return Hooks(log, advance, on_not_finite, members[0].run.clock)
 
 
 def require_finished(step: int, steps: int) -> None:
@@ -128,30 +141,39 @@ def restore(
 ) -> list[TrainState]:
     """The states that members go on from: their last checkpoint's, whose metrics their runs then have, or new ones."""
     saved = checkpoints.restore(trainer.abstract(len(members)))
-    runs = {member.run.path: member.run for member in members}.values()
-    kept = [None] * len(runs) if saved is None or saved.beside is None else saved.beside
-    for run, lines in zip(runs, kept, strict=True):
-        run.rewind(saved.step if saved else 0, lines)
+    runs = runs_of(members)
+    for run, record in zip(runs, [None] * len(runs) if saved is None else saved.beside, strict=True):
+        run.rewind(record)
     if saved is None:
-        fresh = start_from()
-        return [trainer.create(jax.random.key(member.seed), fresh) for member in members]
+        return trainer.create([member.seed for member in members], start_from())
+    for member, state in zip(members, saved.state, strict=True):
+        if int(state.seed) != member.seed:
+            raise UserError(f"{member.run.checkpoints}: of seed {int(state.seed)}, and this is seed {member.seed}.")
     return saved.state
 
 
 @contextlib.contextmanager
-def open_checkpoints(folder: Path, timetable: Timetable, vocabulary: str, runs: Sequence[Run]) -> Iterator[Checkpoints]:
-    """The checkpoints in a folder, kept as the timetable says, with the metrics of their `runs` beside each.
+def open_checkpoints(folder: Path, trainer: Trainer, members: Sequence[Member]) -> Iterator[Checkpoints]:
+    """The checkpoints in a folder, kept as the timetable says, with the metrics of their members' runs beside each.
 
     Raises UserError where they are of another vocabulary.
     """
+    timetable, vocabulary = trainer.timetable, trainer.task.vocabulary
+    runs = runs_of(members)
     checkpoints = Checkpoints(
         folder,
         timetable.keep_last,
         tell,
         is_due=functools.partial(timetable.is_due, period=timetable.checkpoint_every),
         vocabulary=vocabulary,
-        beside=lambda step: [run.metrics(until=step) for run in runs],
+        beside=lambda step: [run.record(step) for run in runs],
+        best=[best_folder(member.run.path, member.seed) for member in members],
     )
     with contextlib.closing(checkpoints):
         checkpoints.require_vocabulary(vocabulary)
         yield checkpoints
+
+
+def runs_of(members: Sequence[Member]) -> list[Run]:
+    """The runs of members, each once."""
+    return list({member.run.path: member.run for member in members}.values())

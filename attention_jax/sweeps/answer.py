@@ -11,6 +11,7 @@ from attention_jax.errors import UserError
 from attention_jax.evaluation.comparison import Measured, notes, records
 from attention_jax.evaluation.comparison import compare as compare_settings
 from attention_jax.evaluation.metrics import metric as metric_of
+from attention_jax.files import read_arrays
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.learning import learning_line
 from attention_jax.reports.names import name_of_group, names_of
@@ -257,11 +258,11 @@ def sentence_scores(cell: Path, metric: str, result: Mapping[str, Any] | None) -
     path, split = cell / "scores.npz", metric.partition(".")[0]
     if result is None or not path.exists():
         return {}, ""
-    with np.load(path) as found:
-        if metric not in found:
-            return {}, ""
-        counted = f"{found[f'{split}.references']} {signature_of(result, metric)}"
-        return dict(zip(result["seeds"], found[metric], strict=False)), counted
+    found = read_arrays(path, only=(metric, f"{split}.references"))
+    if metric not in found:
+        return {}, ""
+    counted = f"{found[f'{split}.references']} {signature_of(result, metric)}"
+    return dict(zip(result["seeds"], found[metric], strict=False)), counted
 
 
 def signature_of(result: Mapping[str, Any], metric: str) -> str:
@@ -285,10 +286,9 @@ def _attention(cell: Path) -> dict[str, Any] | None:
     path = cell / "scores.npz"
     if not path.exists():
         return None
-    with np.load(path) as found:
-        if "attention.0" not in found:
-            return None
-        return {part: found[f"attention.0{part}"] for part in ("", ".source", ".target")}
+    parts = {f"attention.0{part}": part for part in ("", ".source", ".target")}
+    found = read_arrays(path, only=parts)
+    return {part: found[name] for name, part in parts.items()} if found.keys() == parts.keys() else None
 
 
 def _of_unknown(sweep: Sweep, name: str) -> list[str]:

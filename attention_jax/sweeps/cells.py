@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.runs.config import flatten, nested
+from attention_jax.runs.folder import WHERE
 from attention_jax.runs.keys import meant
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.space import Overrides
@@ -55,7 +56,8 @@ def resolve(
     for overrides, before, config in zip(space, asked, adjusted, strict=True):
         changed = {key: value for key, value in config.items() if before[key] != value}
         identity = bases[overrides.get(VARIANT, "")].identity(config, identify)
-        cell = Cell(_name(config, identity, version), overrides | changed, config)
+        named = {key: value for key, value in config.items() if key.partition(".")[0] not in WHERE or key in overrides}
+        cell = Cell(_name(named, identity, version), overrides | changed, config)
         found.setdefault(cell.name, cell)
     return list(found.values())
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,8 +15,10 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from attention_jax.errors import UserError
+from attention_jax.training.progress import tell
 
 POLL = 2.0  # seconds
+PARTITION = re.compile(r"[\w.,:@+-]*", re.ASCII)
 
 
 class Work(NamedTuple):
@@ -55,33 +58,52 @@ def processes(work: Work, settings: Mapping[str, Any]) -> None:
     ended = [rank for rank, worker in enumerate(workers) if worker.returncode < 0]
     if ended:
         names = ", ".join(str(work.logs / f"worker_{rank}.log") for rank in ended)
-        print(f"{len(ended)} of {count} workers were killed; see {names}", file=sys.stderr)
+        tell(f"{len(ended)} of {count} workers were killed; see {names}")
 
 
 def slurm(work: Work, settings: Mapping[str, Any]) -> None:
     """A job array of SLURM's through submitit: a task that is preempted is queued again and goes on.
 
-    Raises UserError where SLURM is not there.
+    Raises UserError where SLURM is not there, and for values that cannot stand in a job's script.
     """
-    if shutil.which("sbatch") is None:
-        raise UserError(
-            "config.sweep.engine='slurm': there is no sbatch on this machine's PATH: run it where SLURM is."
-        )
+    for program in ("sbatch", "srun"):
+        if shutil.which(program) is None:
+            raise UserError(
+                f"config.sweep.engine='slurm': there is no {program} on this machine's PATH: run it where SLURM is."
+            )
+    executor = executor_of(work.logs, settings)
+    task = _Task(tuple(work.command), str(work.cwd))
+    with executor.batch():
+        jobs = [executor.submit(task) for _ in range(settings["workers"])]
+    tell(f"submitted {jobs[0].job_id.partition('_')[0]}: {len(jobs)} tasks; logs in {work.logs}")
+    _watch(work, functools.partial(_is_queued, jobs[0].job_id.partition("_")[0]))
+
+
+def executor_of(logs: Path, settings: Mapping[str, Any]) -> Any:
+    """What hands jobs to SLURM.
+
+    Submitit writes each of these values into a line of the job's script, which a shell runs: a partition is one word,
+    numbers are numbers, and a folder has no control character. Raises UserError for others.
+    """
     import submitit
 
-    executor = submitit.AutoExecutor(folder=str(work.logs.absolute() / "%j"), cluster="slurm")
-    asked = {"slurm_partition": settings["partition"], "gpus_per_node": settings["gpus"]}
+    partition, folder = settings["partition"], str(logs.absolute() / "%j")
+    if not isinstance(partition, str) or not PARTITION.fullmatch(partition):
+        raise UserError(f"config.sweep.partition={partition!r}: needs a partition's name, or several with commas.")
+    for name in ("gpus", "minutes", "cpus"):
+        if type(settings[name]) is not int:
+            raise UserError(f"config.sweep.{name}={settings[name]!r}: needs a whole number.")
+    if not folder.isprintable():
+        raise UserError(f"--workdir: {folder!r} has a character that cannot stand in a job's script: rename it.")
+    executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
+    asked = {"slurm_partition": partition, "gpus_per_node": settings["gpus"]}
     executor.update_parameters(
         name="attention_jax",
         timeout_min=settings["minutes"],
         cpus_per_task=settings["cpus"],
         **{name: value for name, value in asked.items() if value},
     )
-    task = _Task(tuple(work.command), str(work.cwd))
-    with executor.batch():
-        jobs = [executor.submit(task) for _ in range(settings["workers"])]
-    print(f"submitted {jobs[0].job_id.partition('_')[0]}: {len(jobs)} tasks; logs in {work.logs}", file=sys.stderr)
-    _watch(work, functools.partial(_is_queued, jobs[0].job_id.partition("_")[0]))
+    return executor
 
 
 ENGINES: dict[str, Callable[[Work, Mapping[str, Any]], None]] = {

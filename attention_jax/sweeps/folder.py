@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import hashlib
 import inspect
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,10 +25,12 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import require_comparable
+from attention_jax.files import read_json
 from attention_jax.runs.code import Code, code_of, shown
 from attention_jax.runs.config import nested
 from attention_jax.runs.experiment import Experiment
 from attention_jax.runs.folder import read_config
+from attention_jax.runs.forms import as_result
 from attention_jax.sweeps.cells import VARIANT
 from attention_jax.sweeps.plan import Plan, Program, read_plan
 from attention_jax.sweeps.settings import SECTIONS
@@ -182,7 +183,7 @@ def changed_since(sweep: Sweep) -> str:
 def read_result(cell: Path) -> dict | None:
     """A cell's result, or None where it is not there or is not whole."""
     try:
-        return json.loads((cell / "result.json").read_text(encoding="utf-8"))
+        return as_result(read_json((cell / "result.json").read_bytes()))
     except (OSError, ValueError):
         return None
 
@@ -229,4 +230,8 @@ def stored_config(path: Path) -> ConfigDict | None:
 def failures(sweep: Sweep) -> dict[str, str]:
     """The cells that failed, with the last line of what they failed with."""
     texts = {name: sweep.cell(name) / "error.txt" for name in sweep.plan.cells if not sweep.is_done(name)}
-    return {name: path.read_text().strip().splitlines()[-1] for name, path in texts.items() if path.exists()}
+    return {name: _last_line(path) for name, path in texts.items() if path.exists()}
+
+
+def _last_line(path: Path) -> str:
+    return next(reversed(path.read_text(encoding="utf-8", errors="replace").strip().splitlines()), "")

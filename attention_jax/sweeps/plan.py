@@ -2,16 +2,19 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from attention_jax.errors import UserError
+from attention_jax.files import read_json
 from attention_jax.runs.code import Code
 from attention_jax.runs.config import tupled
 from attention_jax.sweeps.cells import Cell
 from attention_jax.sweeps.space import Overrides
 
+NAME = re.compile(r"[\w-]+", re.ASCII)  # of cells and programs, and of their folders
 LOOP, VMAP, AUTO = "loop", "vmap", "auto"
 
 
@@ -92,15 +95,23 @@ def read_plan(path: Path) -> Plan | None:
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path.read_bytes())
         cells = {name: PlannedCell(*tupled(cell)) for name, cell in found["cells"].items()}
         programs = [
             Program(program["name"], tupled(program["config"]), program["how"], program["waves"])
             for program in found["groups"]
         ]
+        _require_names([*cells, *(program.name for program in programs)])
         return Plan(found["code"], cells, programs, found.get("files", {}))
-    except (ValueError, KeyError, TypeError) as error:
+    except (AttributeError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: not the plan of a sweep ({error}). Choose another --workdir.") from None
+
+
+def _require_names(names: Sequence[str]) -> None:
+    """Raise ValueError for a name that is no folder's inside the sweep's."""
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a cell or program")
 
 
 def to_json(plan: Plan) -> str:

@@ -17,6 +17,7 @@ from attention_jax.runs.code import Code
 from attention_jax.runs.config import flatten, nested
 from attention_jax.runs.experiment import Experiment, Request
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
+from attention_jax.runs.links import refuse_links
 from attention_jax.runs.machine import free_memory
 from attention_jax.runs.training import hyper_of, tell
 from attention_jax.sweeps.cells import Cell, index_of, resolve
@@ -26,6 +27,7 @@ from attention_jax.sweeps.folder import (
     changed_since,
     current_code,
     data_folder,
+    is_sweep,
     open_sweep,
     require_metrics,
     variant_of,
@@ -37,6 +39,7 @@ from attention_jax.sweeps.plan import to_json as plan_to_json
 from attention_jax.sweeps.settings import SECTIONS, without_settings
 from attention_jax.training.cost import cost
 from attention_jax.training.hyper import dynamic_keys
+from attention_jax.training.placement import mesh_of_state
 from attention_jax.training.step import train_steps
 
 
@@ -49,7 +52,8 @@ def make_plan(experiment: Experiment, request: Request) -> Sweep:
         return open_sweep(experiment, request.workdir)
     path = request.workdir
     resolved = _resolve(experiment, request, None)
-    with hold(path):
+    refuse_links(path)
+    with hold(path, wait=is_sweep(path) or not (path / "config.json").exists()):  # for who plans it at this moment
         sweep = _extended(experiment, request, resolved, None)
         write_whole(path / "plan.json", plan_to_json(sweep.plan))
         write_whole(path / "config.json", to_json(sweep.config))
@@ -281,11 +285,12 @@ def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Cal
         description = experiment.describe(cell)
         return description.step, jax.tree.map(_zeros, description.arguments)
     task, seed = trainer.task, cell.seeds[0]
-    table, rows = task.batches(seed, 0, 1)
+    (state,) = trainer.create([seed])
+    table, rows = trainer.feed(task.batches(seed, 0, 1), mesh_of_state(state))
     hyper = hyper_of(cell, seed) | together.traced(cell)
     del hyper["seed"]
-    state = trainer.create(jax.random.key(seed), None)
-    return functools.partial(train_steps, task.loss, trainer.rule), (state, table, rows, 1, hyper)
+    steps = functools.partial(train_steps, task.loss, trainer.rule, trainer.stepping)
+    return steps, (state, table, rows, 1, hyper)
 
 
 def _zeros(leaf):

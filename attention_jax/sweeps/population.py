@@ -9,11 +9,12 @@ from ml_collections import ConfigDict
 
 from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
-from attention_jax.runs.interrupt import Interrupted
 from attention_jax.runs.training import Bar, Member, hooks_of, hypers_of, open_checkpoints, restore, tell
-from attention_jax.training.checkpoints import Saved, steps_in
+from attention_jax.stopping import Interrupted
+from attention_jax.training.checkpoints import Saved
 from attention_jax.training.loop import Trainer, fit
 from attention_jax.training.state import TrainState
+from attention_jax.training.storage import steps_in
 
 
 class Wave(NamedTuple):
@@ -29,9 +30,7 @@ class Wave(NamedTuple):
         return [Member(config, run, seed) for config, run in cells for seed in config.seeds]
 
 
-def train_wave(
-    wave: Wave, together: Together, until: int, bar: Bar, is_interrupted: Callable[[], bool]
-) -> list[int | None]:
+def train_wave(wave: Wave, together: Together, until: int, bar: Bar) -> list[int | None]:
     """Train a wave's members to a step, from where they are; for each cell the step at which it diverged, if it did.
 
     Every cell then has the checkpoints that it would have alone. Raises Interrupted where asked to stop.
@@ -39,22 +38,22 @@ def train_wave(
     trainer, members = together.trainer, wave.members
     if trainer is None:
         return [None] * len(wave.runs)
-    hooks = hooks_of(members, _counting(bar, len(members)), is_interrupted, _telling(members))
+    hooks = hooks_of(members, _counting(bar, len(members)), _telling(members))
     folder = wave.runs[0].checkpoints if len(wave.runs) == 1 else wave.folder / "checkpoints"
-    with open_checkpoints(folder, trainer.timetable, trainer.task.vocabulary, wave.runs) as checkpoints:
+    with open_checkpoints(folder, trainer, members) as checkpoints:
         states = _own_states(wave, trainer) if checkpoints.last_step() is None and len(wave.runs) > 1 else None
         states = states or restore(trainer, members, checkpoints, together.start_from)
         bar.skip(max(int(state.step) for state in states) * len(members))
         states = fit(trainer, hypers_of(members, together), states, checkpoints, hooks, until)
         step = max(int(state.step) for state in states)
-        if is_interrupted() and step < until and any(state.is_finite for state in states):
+        if step < until and any(state.goes_on for state in states):
             raise Interrupted(f"stopped and saved at step {step:,}.")
         if len(wave.runs) > 1:
             saved = list(checkpoints.restore_each(trainer.abstract(len(members))))
             _divide(wave, trainer, saved[::-1])
     bounds = itertools.accumulate((len(config.seeds) for config in wave.configs), initial=0)
     owned = [states[first:last] for first, last in itertools.pairwise(bounds)]
-    return [min((int(state.step) for state in own if not state.is_finite), default=None) for own in owned]
+    return [min((int(state.step) for state in own if not state.goes_on), default=None) for own in owned]
 
 
 def _own_states(wave: Wave, trainer: Trainer) -> list[TrainState] | None:
@@ -63,8 +62,8 @@ def _own_states(wave: Wave, trainer: Trainer) -> list[TrainState] | None:
     for config, run in zip(wave.configs, wave.runs, strict=True):
         if not steps_in(run.checkpoints):
             return None
-        with open_checkpoints(run.checkpoints, trainer.timetable, trainer.task.vocabulary, [run]) as checkpoints:
-            members = [Member(config, run, seed) for seed in config.seeds]
+        members = [Member(config, run, seed) for seed in config.seeds]
+        with open_checkpoints(run.checkpoints, trainer, members) as checkpoints:
             found += restore(trainer, members, checkpoints, lambda: None)
     return found if len({int(state.step) for state in found}) == 1 else None
 
@@ -74,9 +73,10 @@ def _divide(wave: Wave, trainer: Trainer, every: Sequence[Saved]) -> None:
     first = 0
     for config, run in zip(wave.configs, wave.runs, strict=True):
         last = first + len(config.seeds)
-        with open_checkpoints(run.checkpoints, trainer.timetable, trainer.task.vocabulary, [run]) as checkpoints:
+        members = [Member(config, run, seed) for seed in config.seeds]
+        with open_checkpoints(run.checkpoints, trainer, members) as checkpoints:
             for saved in every:
-                if all(state.is_finite for state in saved.state[first:last]):
+                if all(state.goes_on for state in saved.state[first:last]):
                     checkpoints.save(saved.step, saved.state[first:last])
         first = last
 

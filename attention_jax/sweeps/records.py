@@ -1,6 +1,5 @@
 """Every cell of a sweep as a record, for result.json and cells.csv, and as a link by its setting."""
 
-import csv
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attention_jax.reports.names import short_keys
+from attention_jax.reports.tables import write_csv
 from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import MADE_BY, as_list
 from attention_jax.runs.folder import Run
@@ -31,13 +31,12 @@ def write_cells(sweep: Sweep, records: Sequence[Mapping[str, Any]]) -> None:
     """Write cells.csv, and link every cell that was begun by its setting."""
     keys = _union(record["overrides"] for record in records)
     metrics = _union(record.get("metrics", {}) for record in records)
-    with open(sweep.path / "cells.csv", "w", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow([*keys, "seed", "status", "path", *metrics])
-        for record in records:
-            found, own = record.get("metrics", {}), record["overrides"]
-            told = (record["seed"], record["status"], record["path"])
-            rows.writerow([*(own.get(key, "") for key in keys), *told, *(found.get(name, "") for name in metrics)])
+    rows: list[Sequence[Any]] = [[*keys, "seed", "status", "path", *metrics]]
+    for record in records:
+        found, own = record.get("metrics", {}), record["overrides"]
+        told = (record["seed"], record["status"], record["path"])
+        rows.append([*(own.get(key, "") for key in keys), *told, *(found.get(name, "") for name in metrics)])
+    write_csv(sweep.path / "cells.csv", rows)
     _link(sweep)
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import metric
 from attention_jax.runs.experiment import Together, finished
 from attention_jax.runs.folder import Busy, Run, hold, to_json, write_result, write_whole
-from attention_jax.runs.interrupt import Interrupted, interruptible
 from attention_jax.runs.training import Bar, tell
+from attention_jax.stopping import Interrupted
 from attention_jax.sweeps.folder import Sweep, changed_since
 from attention_jax.sweeps.plan import Program
 from attention_jax.sweeps.population import Wave, train_wave
@@ -39,30 +39,28 @@ def work(sweep: Sweep) -> None:
         )
     steps = sum(sweep.steps(program) * len(wave) for program, wave in _missing(sweep))
     population = sweep.config.population
-    with interruptible() as is_interrupted, Bar(steps, 0) as bar:
+    with Bar(steps, 0) as bar:
         if population.across:
             for rung in population.rungs:
-                _climb(sweep, rung, bar, is_interrupted)
+                _climb(sweep, rung, bar)
         for program in sweep.plan.programs:
             with contextlib.suppress(Busy), hold(sweep.path / "waves" / program.name):
-                _work_on(sweep, program, None, bar, is_interrupted)
+                _work_on(sweep, program, None, bar)
         for program in sweep.plan.programs:
-            _work_on(sweep, program, None, bar, is_interrupted)
+            _work_on(sweep, program, None, bar)
 
 
-def _climb(sweep: Sweep, rung: int, bar: Bar, is_interrupted: Callable[[], bool]) -> None:
+def _climb(sweep: Sweep, rung: int, bar: Bar) -> None:
     """Bring every program's cells to a rung, whoever trains them, and rank them all together."""
     programs = [program for program in sweep.plan.programs if rung < sweep.steps(program)]
     for wait in (False, True):  # first what nobody works on; then wait for what others do
         for program in programs:
-            _work_on(sweep, program, rung, bar, is_interrupted, wait)
-    with hold(sweep.path / "waves" / f"rung-{rung}", True, is_interrupted):
+            _work_on(sweep, program, rung, bar, wait)
+    with hold(sweep.path / "waves" / f"rung-{rung}", True):
         drop_worst(sweep, [name for program in programs for wave in program.waves for name in wave], rung)
 
 
-def _work_on(
-    sweep: Sweep, program: Program, rung: int | None, bar: Bar, is_interrupted: Callable[[], bool], wait: bool = False
-) -> None:
+def _work_on(sweep: Sweep, program: Program, rung: int | None, bar: Bar, wait: bool = False) -> None:
     """Do each missing wave of a program that can be claimed, to a rung or to the end.
 
     Where the settings of a program are ranked by themselves, its waves go in step.
@@ -76,7 +74,7 @@ def _work_on(
             try:
                 homes = {index: sweep.path / "waves" / f"{program.name}-{index}" for index in share}
                 for home in homes.values():
-                    stack.enter_context(hold(home, wait, is_interrupted))
+                    stack.enter_context(hold(home, wait))
                 if all(_is_there(sweep, name, rung) for index in share for name in waves[index]):
                     continue
                 matmul = program.config["precision.matmul"]
@@ -84,9 +82,9 @@ def _work_on(
                 together = together or _together(sweep, program)
                 held = {homes[i]: waves[i] for i in share}
                 if rung is None:
-                    _run(sweep, program, together, held, bar, is_interrupted)
+                    _run(sweep, program, together, held, bar)
                 else:
-                    _train_all(sweep, together, held, rung, bar, is_interrupted)
+                    _train_all(sweep, together, held, rung, bar)
             except Busy:
                 continue
             except Interrupted:
@@ -109,15 +107,14 @@ def _run(
     together: Together,
     waves: dict[Path, list[str]],
     bar: Bar,
-    is_interrupted: Callable[[], bool],
 ) -> None:
     """Train waves to the end, from rung to rung where they are ranked by themselves; finish the cells that reach it."""
     steps, population = sweep.steps(program), sweep.config.population
     for rung in () if population.across else population.rungs:
         if rung < steps:
-            _train_all(sweep, together, waves, rung, bar, is_interrupted)
+            _train_all(sweep, together, waves, rung, bar)
             drop_worst(sweep, [name for names in waves.values() for name in names], rung)
-    _train_all(sweep, together, waves, steps, bar, is_interrupted)
+    _train_all(sweep, together, waves, steps, bar)
 
 
 def _train_all(
@@ -126,10 +123,9 @@ def _train_all(
     waves: dict[Path, list[str]],
     until: int,
     bar: Bar,
-    is_interrupted: Callable[[], bool],
 ) -> None:
     for home, names in waves.items():
-        _train(sweep, together, home, names, until, bar, is_interrupted)
+        _train(sweep, together, home, names, until, bar)
 
 
 def _train(
@@ -139,7 +135,6 @@ def _train(
     names: Sequence[str],
     until: int,
     bar: Bar,
-    is_interrupted: Callable[[], bool],
 ) -> None:
     """Train a wave's unfinished cells to a step; write the results of those that end there."""
     missing = [name for name in names if not sweep.is_done(name)]
@@ -149,7 +144,7 @@ def _train(
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(_open_cell(sweep, name, 1 / len(chosen))) for name in chosen]
         configs = [sweep.config_of(name) for name in chosen]
-        diverged = train_wave(Wave(configs, runs, home), together, until, bar, is_interrupted)
+        diverged = train_wave(Wave(configs, runs, home), together, until, bar)
         cells = [cell for cell in zip(configs, runs, diverged, strict=True) if cell[1].path.name in missing]
         for config, run, step in cells:
             if step is not None:

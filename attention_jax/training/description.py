@@ -1,17 +1,38 @@
 """A training step as shapes: what it is called with, and what it costs, before anything is trained."""
 
 import functools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
+from attention_jax.training.blueprint import Blueprint
 from attention_jax.training.cost import flops
 from attention_jax.training.hyper import rule_of, settled, traced
-from attention_jax.training.loop import abstract_states
+from attention_jax.training.placement import ROWS, Placement, make_mesh
 from attention_jax.training.state import Variables
-from attention_jax.training.step import Loss, train_step
+from attention_jax.training.step import Loss, stepping_of, train_step
+
+
+class Layout(NamedTuple):
+    """How a training step lies on devices: its state's blueprint, the shapes of its batch, and `config.mesh`."""
+
+    blueprint: Blueprint
+    batch: Any
+    hyper: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    parts: int  # micro-batches
+
+    def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
+        """The mesh of `config.mesh`, over all devices unless some are given."""
+        return make_mesh(self.sizes, devices=devices)
+
+    def arguments(self, mesh: Mesh) -> tuple[Any, Any, Any]:
+        """What the step is called with, laid out on a mesh; the batch is filled up to what its devices share."""
+        return self.blueprint.abstract(mesh), _rows_on(self.batch, mesh, self.parts), _whole_on(self.hyper, mesh)
 
 
 class Description(NamedTuple):
@@ -20,6 +41,7 @@ class Description(NamedTuple):
     parameters: Any
     step: Callable
     arguments: tuple
+    layout: Layout | None = None  # where a state is trained step by step
 
     @property
     def size(self) -> int:
@@ -37,11 +59,30 @@ def description_of(
     init: Callable[[jax.Array], Variables],
     loss: Loss,
     batch: Any,
+    placement: Placement,
     more: Mapping[str, Any] = {},
 ) -> Description:
     """One training step on a batch of shapes; `more` are dynamic values that are not the optimizer's."""
-    rule = rule_of(config.optimizer)
-    hyper = traced(settled(config.optimizer)) | {"key": jax.random.key(0)}
-    (state,) = abstract_states(init, rule.optimizer, 1)
-    step = functools.partial(train_step, loss, rule)
-    return Description(state.variables["params"], step, (state, batch, {**hyper, **more}))
+    rule, stepping = rule_of(config.optimizer), stepping_of(config.train)
+    hyper = traced(settled(config.optimizer)) | {"key": jax.random.key(0), **more}
+    blueprint = Blueprint(init, rule.optimizer, placement, bool(stepping.ema))
+    step = functools.partial(train_step, loss, rule, stepping)
+    state = blueprint.shapes()
+    layout = Layout(blueprint, batch, hyper, config.mesh.to_dict(), stepping.accumulate)
+    return Description(state.variables["params"], step, (state, batch, hyper), layout)
+
+
+def _rows_on(batch: Any, mesh: Mesh, parts: int) -> Any:
+    devices = math.prod(mesh.shape[axis] for axis in ROWS)
+    sharding = NamedSharding(mesh, PartitionSpec(ROWS))
+
+    def of(leaf):
+        rows = leaf.shape[0] + -leaf.shape[0] % (devices * parts)
+        return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(of, batch)
+
+
+def _whole_on(tree: Any, mesh: Mesh) -> Any:
+    sharding = NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)

@@ -1,21 +1,33 @@
 """The training loop: calls of many steps, and between them logging, evaluation, checkpoints."""
 
-import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
+from attention_jax import hosts, stopping
 from attention_jax.errors import UserError
+from attention_jax.stopping import Interrupted
+from attention_jax.training.blueprint import Blueprint
 from attention_jax.training.checkpoints import Checkpoints
-from attention_jax.training.optimizer import Rule, new_moments
+from attention_jax.training.clock import Clock
+from attention_jax.training.feeding import Batches, Feed, require_same_rows, shapes_of_step
+from attention_jax.training.optimizer import Rule
+from attention_jax.training.pace import Pace
+from attention_jax.training.peaks import peak_of_all
+from attention_jax.training.placement import BY_SIZE, MESH, Placement, mesh_of_state, place, whole
 from attention_jax.training.population import POPULATIONS, Population
-from attention_jax.training.state import Best, TrainState, Variables, new_state, no_metrics
-from attention_jax.training.step import Loss, train_steps
+from attention_jax.training.state import Best, TrainState, Variables, averaged_variables, no_metrics
+from attention_jax.training.step import PLAIN, Loss, Stepping, train_steps
+
+AVERAGED = "ema."  # opens the names of metrics of the running mean of parameters
+CHECK_ROWS = 1000  # steps, after which hosts compare the rows that they are about to read
+WHOLE = PartitionSpec()
 
 
 class Task(NamedTuple):
@@ -23,11 +35,12 @@ class Task(NamedTuple):
 
     init: Callable[[jax.Array], Variables]  # key → variables
     loss: Loss
-    batches: Callable[[int, int, int], tuple[Any, np.ndarray]]  # (seed, step, stop) → table, rows [steps, batch]
+    batches: Callable[[int, int, int], Batches]  # (seed, step, stop) → those of one call
     steps_per_epoch: int
     evaluate: Callable[[Variables], dict[str, float]]
-    is_table_shared: bool = True  # whether a step's table is the same for every seed
     vocabulary: str = ""  # identifies the vocabulary that variables are trained with
+    placement: Placement = BY_SIZE
+    flops: Callable[[Any], float] | None = None  # the shapes of a step's batch → the model's FLOPs
 
 
 class Timetable(NamedTuple):
@@ -38,17 +51,24 @@ class Timetable(NamedTuple):
     log_every: int
     evaluate_every: int
     checkpoint_every: int
+    checkpoint_minutes: int
     keep_last: int
     best_by: str
     height: Callable[[float], float]  # a value of `best_by` so that more is better; −∞ where it is not finite
 
     def next_stop(self, step: int, steps_per_epoch: int) -> int:
         """The next step after which something is due, or an epoch ends."""
-        periods = (self.log_every, self.evaluate_every, self.checkpoint_every, steps_per_epoch)
-        return min(self.steps, *((step // period + 1) * period for period in periods))
+        return min(self.steps, *((step // period + 1) * period for period in self._periods(steps_per_epoch)))
+
+    def is_stop(self, step: int, steps_per_epoch: int) -> bool:
+        """Whether something is due after this step, or an epoch ends."""
+        return step == self.steps or any(step % period == 0 for period in self._periods(steps_per_epoch))
 
     def is_due(self, step: int, period: int) -> bool:
         return is_due(step, period, self.steps)
+
+    def _periods(self, steps_per_epoch: int) -> tuple[int, ...]:
+        return self.log_every, self.evaluate_every, self.checkpoint_every, steps_per_epoch
 
 
 def is_due(step: int, period: int, steps: int) -> bool:
@@ -61,8 +81,8 @@ class Hooks(NamedTuple):
 
     log: Callable[[int, int, dict[str, float]], None]  # step, member, values
     advance: Callable[[int, float, float], None]  # steps done, all their items, the mean loss since it was last logged
-    is_interrupted: Callable[[], bool]
     on_not_finite: Callable[[int, int], None]  # member, step: its loss or gradient is not; it trains no more
+    clock: Clock
 
 
 class NotFinite(Exception):
@@ -79,36 +99,47 @@ class Trainer(NamedTuple):
     task: Task
     timetable: Timetable
     rule: Rule
-    create: Callable[[jax.Array, Variables | None], TrainState]  # key, variables to start from instead → state
+    stepping: Stepping
     population: Population
+    feed: Feed
+    counted: dict[tuple, float]  # the FLOPs of a step, by the shapes of its batch
+
+    def flops_of(self, table: Any, rows: Any) -> float:
+        """The model's FLOPs of a step on batches of these shapes; 0 where they are not known or of no use."""
+        if self.task.flops is None or peak_of_all() is None:
+            return 0.0
+        batch = shapes_of_step(table, rows)
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
+        if shapes not in self.counted:
+            self.counted[shapes] = self.task.flops(batch)
+        return self.counted[shapes]
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """What members' states are made from."""
+        return Blueprint(self.task.init, self.rule.optimizer, self.task.placement, bool(self.stepping.ema))
+
+    def create(self, seeds: Sequence[int], start_from: Variables | None = None) -> list[TrainState]:
+        """Fresh states of members with these seeds, or states that start from other variables."""
+        return self.blueprint.create(seeds, self.population.mesh(len(seeds)), start_from)
 
     def abstract(self, count: int) -> list[TrainState]:
-        """The shapes of `count` members' states; see `abstract_states`."""
-        return abstract_states(self.task.init, self.rule.optimizer, count)
+        """The shapes of `count` members' states, and where they lie."""
+        return [self.blueprint.abstract(self.population.mesh(count))] * count
 
 
-def trainer(task: Task, timetable: Timetable, rule: Rule, how: str = "loop") -> Trainer:
-    """What trains `task`; `how` is a key of `POPULATIONS`."""
-
-    def create(key, start_from):
-        variables = task.init(key) if start_from is None else start_from
-        return new_state(variables, new_moments(variables["params"], rule.optimizer))
-
-    steps = functools.partial(train_steps, task.loss, rule)
-    return Trainer(task, timetable, rule, jax.jit(create), POPULATIONS[how](steps, task.is_table_shared))
-
-
-def abstract_states(init: Callable[[jax.Array], Variables], optimizer: str, count: int) -> list[TrainState]:
-    """The shapes of `count` states of an optimizer's runs, on the first device."""
-
-    def create(key):
-        variables = init(key)
-        return new_state(variables, new_moments(variables["params"], optimizer))
-
-    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    state = jax.eval_shape(create, jax.random.key(0))
-    placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), state)
-    return [placed] * count
+def trainer(
+    task: Task,
+    timetable: Timetable,
+    rule: Rule,
+    stepping: Stepping = PLAIN,
+    how: str = "loop",
+    mesh: Mapping[str, int] = MESH,
+) -> Trainer:
+    """What trains `task`; `how` is a key of `POPULATIONS`, `mesh` is `config.mesh`."""
+    steps = functools.partial(train_steps, task.loss, rule, stepping)
+    feed = Feed(timetable.steps_per_call, stepping.accumulate)
+    return Trainer(task, timetable, rule, stepping, POPULATIONS[how](steps, mesh), feed, {})
 
 
 def fit(
@@ -119,38 +150,32 @@ def fit(
     hooks: Hooks,
     until: int | None = None,
 ) -> list[TrainState]:
-    """Train every member to step `until` (None: `timetable.steps`), and save all; ends early where interrupted.
+    """Train every member to step `until` (None: `timetable.steps`), and save all; ends early where a stop is asked for.
 
     A member whose loss or gradient is not finite takes no more steps. Once no member takes any, training ends without
     another checkpoint.
     """
-    task, timetable = trainer.task, trainer.timetable
+    task, timetable, clock = trainer.task, trainer.timetable, hooks.clock
     step, last = max(int(state.step) for state in states), timetable.steps if until is None else until
-    pace = _Pace()
-    while step < last and not hooks.is_interrupted():
+    states, pace, saved = list(states), Pace(), time.monotonic()
+    if timetable.is_stop(step, task.steps_per_epoch):
+        _log_all(trainer, states, step, checkpoints, hooks, pace)  # what a stop left undone
+    while step < last and not stopping.asked():
         stop = min(last, timetable.next_stop(step, task.steps_per_epoch))
         states, step = _train_to(trainer, hypers, states, step, stop, hooks, pace)
-        if not any(state.is_finite for state in states):
+        if not any(state.goes_on for state in states):
             return states
         if step == stop:
-            timed, pace = pace.values(), _Pace()
-            states = [_log(trainer, state, step, member, hooks, timed) for member, state in enumerate(states)]
-            if timetable.is_due(step, timetable.checkpoint_every):
-                checkpoints.save(step, states)
-    checkpoints.save(step, states)
+            is_logged = _log_all(trainer, states, step, checkpoints, hooks, pace)
+            pace = Pace(pace.most)
+            is_late = hosts.agreed(time.monotonic() - saved > 60 * (timetable.checkpoint_minutes or math.inf))
+            if is_logged and (is_late or timetable.is_due(step, timetable.checkpoint_every)):
+                with clock.phase("save"):
+                    checkpoints.save(step, states)
+                saved = time.monotonic()
+    with clock.phase("save"):
+        checkpoints.save(step, states)
     return states
-
-
-@dataclasses.dataclass
-class _Pace:
-    """Wall time of a member's steps since they were last logged; calls that compiled are left out."""
-
-    seconds: float = 0.0
-    steps: int = 0
-
-    def values(self) -> dict[str, float]:
-        """The mean of a step, where one was timed."""
-        return {"train.step_seconds": self.seconds / self.steps} if self.steps else {}
 
 
 def _train_to(
@@ -160,62 +185,84 @@ def _train_to(
     step: int,
     stop: int,
     hooks: Hooks,
-    pace: _Pace,
+    pace: Pace,
 ) -> tuple[list[TrainState], int]:
-    """Compiled calls up to `stop`, or until interrupted."""
-    task, population = trainer.task, trainer.population
+    """Compiled calls up to `stop`, or until a stop is asked for."""
+    population, mesh = trainer.population, mesh_of_state(states)
     packed = population.pack(states)
-    traced = [{name: value for name, value in hyper.items() if name != "seed"} for hyper in hypers]
+    traced = place([{name: value for name, value in hyper.items() if name != "seed"} for hyper in hypers], mesh, WHOLE)
     seen = population.look(packed)
-    while step < stop and not hooks.is_interrupted():
-        started, compiled = time.perf_counter(), population.compiled()
-        batches = [task.batches(hyper["seed"], step, stop) for hyper in hypers]
-        count = len(batches[0][1])
-        tables = [table for table, _ in batches]
-        rows = [_padded(rows, trainer.timetable.steps_per_call) for _, rows in batches]
-        packed = population.advance(packed, tables, rows, count, traced)
+    most = None if hosts.is_alone() else hosts.agreed(pace.most)
+    while step < stop and not stopping.asked():
+        with hooks.clock.phase("data"):
+            end = min(stop, step + (most or pace.most))
+            batches = [trainer.task.batches(hyper["seed"], step, end) for hyper in hypers]
+            if step // CHECK_ROWS != (step - len(batches[0].rows)) // CHECK_ROWS:
+                require_same_rows(step, batches)
+            tables, rows = zip(*(trainer.feed(one, mesh) for one in batches), strict=True)
+        count, started, compiling = len(batches[0].rows), time.perf_counter(), population.programs.seconds
+        try:
+            packed = population.advance(packed, tables, rows, np.int32(count), traced)
+        except Interrupted:  # while a program was compiled
+            break
         before, step, seen = seen, step + count, population.look(packed)
-        if population.compiled() == compiled:
-            pace.seconds += (time.perf_counter() - started) / len(hypers)
-            pace.steps += count
-        for member in np.flatnonzero(before.is_finite & ~seen.is_finite):
+        spent, compiling = time.perf_counter() - started, population.programs.seconds - compiling
+        hooks.clock.add("compile", compiling)
+        hooks.clock.add("steps", spent - compiling)
+        for member in np.flatnonzero(before.goes_on & ~seen.goes_on):
             hooks.on_not_finite(int(member), int(seen.step[member]))
-        goes_on = seen.is_finite
-        items = seen.items[goes_on].sum()
-        hooks.advance(
-            count, float(items - before.items[goes_on].sum()), float(seen.loss[goes_on].sum() / max(items, 1))
-        )
+        items = seen.items[seen.goes_on].sum()
+        new = float(items - before.items[seen.goes_on].sum())
+        if not compiling:
+            pace.add(spent, count, len(hypers), new, count * len(hypers) * trainer.flops_of(tables[0], rows[0]))
+        hooks.advance(count, new, float(seen.loss[seen.goes_on].sum() / max(items, 1)))
     return population.unpack(packed), step
 
 
-def _padded(rows: np.ndarray, steps_per_call: int) -> np.ndarray:
-    padded = np.zeros((steps_per_call, rows.shape[1]), np.int32)
-    padded[: len(rows)] = rows
-    return padded
+def _log_all(
+    trainer: Trainer, states: list[TrainState], step: int, checkpoints: Checkpoints, hooks: Hooks, pace: Pace
+) -> bool:
+    """Log every member that has unlogged metrics, in place; False where a stop was asked for before all were."""
+    for member, state in enumerate(states):
+        if state.goes_on and state.unlogged["loss"].count:
+            try:
+                with hooks.clock.phase("evaluation"):
+                    keep = functools.partial(checkpoints.keep_best, member, step)
+                    values, states[member] = _measured(trainer, state, step, keep)
+                hooks.log(step, member, values | pace.values())
+            except Interrupted:
+                return False
+    return True
 
 
-def _log(
-    trainer: Trainer, state: TrainState, step: int, member: int, hooks: Hooks, timed: Mapping[str, float]
-) -> TrainState:
-    """Log a member's unlogged metrics and, where due, its evaluation; the state then has no unlogged ones."""
-    if not state.is_finite:
-        return state
-    task, timetable, metrics = trainer.task, trainer.timetable, jax.device_get(state.unlogged)
+def _measured(
+    trainer: Trainer, state: TrainState, step: int, keep_best: Callable[[Variables], None]
+) -> tuple[dict[str, float], TrainState]:
+    """A member's unlogged metrics and, where due, its evaluation; and the state, which then has no unlogged ones."""
+    task, timetable, metrics = trainer.task, trainer.timetable, whole(state.unlogged)
+    skipped = metrics.pop("skipped")
     values = {f"train.{name}": float(sums.mean()) for name, sums in metrics.items()}
-    values |= {"train.tokens": float(metrics["loss"].count), **timed}
+    values |= {"train.skipped": float(skipped.total)} if trainer.stepping.skip_nonfinite else {}
+    values |= {"train.tokens": float(metrics["loss"].count)}
     if timetable.is_due(step, timetable.evaluate_every):
         values |= task.evaluate(state.variables)
-        state = state._replace(best=_better(state, values, timetable))
-    hooks.log(step, member, values)
-    return state._replace(unlogged=no_metrics())
+        if state.average is not None:
+            found = task.evaluate(averaged_variables(state))
+            values |= {f"{AVERAGED}{name}": value for name, value in found.items()}
+        state = _with_best(state, values, timetable, keep_best)
+    return values, state._replace(unlogged=place(no_metrics(), mesh_of_state(state), WHOLE))
 
 
-def _better(state: TrainState, values: dict[str, float], timetable: Timetable) -> Best:
+def _with_best(
+    state: TrainState, values: dict[str, float], timetable: Timetable, keep: Callable[[Variables], None]
+) -> TrainState:
     if timetable.best_by not in values:
         raise UserError(
             f"config.train.best_by={timetable.best_by!r} is not measured here: choose one of {', '.join(values)}."
         )
-    score = jnp.float32(timetable.height(values[timetable.best_by]))
+    score: Any = np.float32(timetable.height(values[timetable.best_by]))
     if not score > state.best.score:
-        return state.best
-    return Best(score, jnp.copy(state.step), jax.tree.map(jnp.copy, state.variables))
+        return state
+    keep(averaged_variables(state) if timetable.best_by.startswith(AVERAGED) else state.variables)
+    step: Any = np.array(whole(state.step))  # a copy: the next step is given the state, and each buffer of it once
+    return state._replace(best=place(Best(score, step), mesh_of_state(state), WHOLE))

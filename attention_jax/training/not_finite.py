@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend import core
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+TRANSFORMED = ("jvp", "transpose", "vmap", "rematted_computation")  # in name stacks, but no modules
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -182,7 +183,7 @@ def layer_of(scopes: Sequence[str]) -> str:
     text = "/".join(scopes)
     for part in text.replace("(", "/").replace(")", "").split("/"):
         name = part.rpartition(".")[2]
-        if name.isidentifier() and not name.startswith("_") and name not in ("jvp", "transpose", "vmap"):
+        if name.isidentifier() and not name.startswith("_") and name not in TRANSFORMED:
             path += [name] if path[-1:] != [name] else []
     return "/".join(path) + ", in its gradient" * ("transpose(" in text)
 

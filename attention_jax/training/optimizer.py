@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.ops.schedules import DECAYING as DECAYING  # with the schedules, for who checks a config
 from attention_jax.ops.schedules import SCHEDULES
+from attention_jax.ops.stacking import STACKS, layer_axes
 
 
 class Rule(NamedTuple):
@@ -48,6 +49,33 @@ class Optimizer(NamedTuple):
 
     direction: Callable[[Mapping], optax.GradientTransformation]
     numbers: dict[str, Number]
+
+
+def by_layer(one: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`one`, to which each layer of a stack is what it would be alone: for rules that are not elementwise."""
+
+    def init(params):
+        others, stacks = _parts(params)
+        return (one.init(others), [jax.vmap(one.init)(stack) for stack in stacks]) if stacks else one.init(params)
+
+    def update(gradients, state, params):
+        others, stacks = _parts(params)
+        if not stacks:
+            return one.update(gradients, state, params)
+        own, of_stacks = _parts(gradients)
+        direction, after = one.update(own, state[0], others)
+        found = [jax.vmap(one.update)(*of_stack) for of_stack in zip(of_stacks, state[1], stacks, strict=True)]
+        for of_stack, _ in found:
+            direction |= of_stack
+        return direction, (after, [held for _, held in found])
+
+    return optax.GradientTransformation(init, update)
+
+
+def _parts(params: Mapping) -> tuple[dict, list[dict]]:
+    """The parameters that are not of a stack, and those of each stack, all with their paths."""
+    others = {key: tree for key, tree in params.items() if key not in STACKS}
+    return others, [{key: params[key]} for key in STACKS if key in params]
 
 
 def adam(hyper: Mapping) -> optax.GradientTransformation:
@@ -96,11 +124,12 @@ def adafactor(hyper: Mapping) -> optax.GradientTransformation:
         scale = lambda p: jnp.where(least > 0, jnp.maximum(least, jnp.sqrt(jnp.mean(jnp.square(p)))), 1)  # noqa: E731
         return jax.tree.map(lambda u, p: u * scale(p), updates, params)
 
-    return optax.chain(
+    steps = (
         optax.scale_by_factored_rms(decay_rate=hyper["decay_rate"], epsilon=hyper["eps"]),
         optax.clip_by_block_rms(hyper["clipping_threshold"]),
         optax.stateless(relative),
     )
+    return by_layer(optax.chain(*steps))
 
 
 NOT_HIDDEN = ("embedding", "encoding", "logits")  # in a parameter's path: a table of rows, or what makes the logits
@@ -122,7 +151,7 @@ def muon(hyper: Mapping) -> optax.GradientTransformation:
     orthogonal = optax.contrib.scale_by_muon(beta=hyper["momentum"], weight_dimension_numbers=_as_matrices)
     parts = {"muon": optax.chain(orthogonal, optax.stateless(scaled)), "adam": adam(hyper)}
     labels = lambda params: jax.tree.map(lambda hidden: "muon" if hidden else "adam", is_hidden(params))  # noqa: E731
-    return optax.partition(parts, labels)
+    return by_layer(optax.partition(parts, labels))
 
 
 def is_hidden(params: Any) -> Any:
@@ -186,7 +215,7 @@ def new_moments(params: Any, optimizer: str) -> Any:
 def update(
     gradients: Any, moments: Any, params: Any, step: Array, hyper: Mapping, rule: Rule
 ) -> tuple[Any, Any, dict[str, Float[Array, ""]]]:
-    """New parameters, new moments, and the gradient norm (before clipping) and learning rate used.
+    """New parameters, new moments, and the norms of gradient (before clipping) and change, and the rate used.
 
     θ ← θ − η_t (d(g · min(1, c / ‖g‖)) + λ θ) (Pascanu et al. 2013, alg. 1; Loshchilov & Hutter 2019, alg. 2), d being
     the optimizer's direction. Weight decay λ acts on matrices, not on biases and gains.
@@ -199,13 +228,15 @@ def update(
     direction, moments = optimizer.update(jax.tree.map(lambda g: g * scale, gradients), moments, exact)
     rate = SCHEDULES[rule.schedule](step, hyper)
 
-    def apply(param, change):
-        decay = hyper["weight_decay"] * param if param.ndim > 1 else 0
+    def apply(path, param, change):
+        decay = hyper["weight_decay"] * param if param.ndim - layer_axes(path) > 1 else 0
         return (param - rate * (change + decay)).astype(param.dtype)
 
-    exact = jax.tree.map(apply, exact, direction)
-    rounded = jax.tree.map(lambda one, param: one.astype(param.dtype), exact, params)
-    return rounded, _with_master(moments, exact, params), {"gradient_norm": norm, "learning_rate": rate}
+    new = jax.tree_util.tree_map_with_path(apply, exact, direction)
+    rounded = jax.tree.map(lambda one, param: one.astype(param.dtype), new, params)
+    change = optax.tree.norm(jax.tree.map(jnp.subtract, new, exact))
+    scalars = {"gradient_norm": norm, "update_norm": change, "learning_rate": rate}
+    return rounded, _with_master(moments, new, params), scalars
 
 
 def _exact(moments: Any, params: Any) -> tuple[Any, Any]:

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from attention_jax.training.compiling import Programs
+from attention_jax.training.placement import make_mesh, mesh_of_state, shardings_of, whole
 from attention_jax.training.state import TrainState
 
 Steps = Callable[..., TrainState]  # (state, table, rows, count, hyper) → state
@@ -21,7 +23,7 @@ class Look(NamedTuple):
     """What the loop sees of its members, each `[members]`; items and loss are summed since they were last logged."""
 
     step: np.ndarray
-    is_finite: np.ndarray
+    goes_on: np.ndarray
     items: np.ndarray
     loss: np.ndarray
 
@@ -29,75 +31,100 @@ class Look(NamedTuple):
 class Population(NamedTuple):
     """How members are held and advanced between two logged steps; `packed` is its own form of a list of states."""
 
+    mesh: Callable[[int], Mesh]  # of so many members
     pack: Callable[[list[TrainState]], Any]
-    advance: Callable[[Any, Sequence[Any], Sequence[np.ndarray], int, Sequence[Mapping]], Any]  # …, tables, rows, …
+    advance: Callable[[Any, Sequence[Any], Sequence[np.ndarray | None], Any, Sequence[Mapping]], Any]  # tables, rows
     unpack: Callable[[Any], list[TrainState]]
     look: Callable[[Any], Look]
-    compiled: Callable[[], int]  # how many programs were compiled so far
+    programs: Programs  # those of `advance`
 
 
-def loop(steps: Steps, is_table_shared: bool) -> Population:
+def loop(steps: Steps, sizes: Mapping[str, int]) -> Population:
     """One member after another through one program: what each would be alone, bit by bit."""
-    del is_table_shared
-    run: Any = jax.jit(steps, donate_argnums=0)
+    programs = Programs(steps, donate_argnums=0)
 
     def advance(states, tables, rows, count, hypers):
-        return [run(*member[:3], count, member[3]) for member in zip(states, tables, rows, hypers, strict=True)]
+        key = _shapes(tables[0], rows[0])
+        moved = []
+        for state, table, of_member, hyper in zip(states, tables, rows, hypers, strict=True):
+            own = shardings_of(state)
+            with jax.set_mesh(mesh_of_state(state)):
+                moved.append(programs.call(key, state, table, of_member, count, hyper, out_shardings=own))
+        return moved
 
     return Population(
+        mesh=lambda count: make_mesh(sizes),
         pack=lambda states: states,
         advance=advance,
         unpack=lambda states: states,
         look=lambda states: Look(*map(np.array, zip(*map(_look, states), strict=True))),
-        compiled=run._cache_size,
+        programs=programs,
     )
 
 
-def vmapped(steps: Steps, is_table_shared: bool) -> Population:
-    """All members at once: one more leading axis on every array, spread over the devices where it divides.
+def vmapped(steps: Steps, sizes: Mapping[str, int]) -> Population:
+    """All members at once: one more leading axis on every array, spread over the mesh's `population`.
 
     A member equals the same run alone to rounding: the compiler may sum in another order.
     """
-    run: Any = jax.jit(jax.vmap(steps, in_axes=(0, None if is_table_shared else 0, 0, None, 0)), donate_argnums=0)
+    programs = Programs(_side_by_side(steps), donate_argnums=0)
+    taking = Programs(lambda packed, member: jax.tree.map(lambda leaf: leaf[member], packed))
 
     def pack(states):
-        return jax.device_put(_stacked(states), _over_devices(len(states)))
+        packed = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+        return jax.device_put(packed, jax.tree.map(_with_members, states[0]))
 
     def advance(packed, tables, rows, count, hypers):
-        table = tables[0] if is_table_shared else _stacked(tables)
-        return run(packed, table, np.stack(rows), count, _stacked(hypers))
+        is_shared = rows[0] is not None
+        table = tables[0] if is_shared else _stacked(tables)
+        index = np.stack(rows) if is_shared else None
+        with jax.set_mesh(mesh_of_state(packed)):
+            hyper = _stacked(hypers)
+            own = shardings_of(packed)
+            return programs.call(_shapes(table, index), packed, table, index, count, hyper, out_shardings=own)
 
     def unpack(packed):
-        first = jax.devices()[0]
-        return [
-            jax.device_put(jax.tree.map(lambda leaf, member=member: leaf[member], packed), first)
-            for member in range(len(packed.step))
-        ]
+        alone = jax.tree.map(_without_members, packed)
+        members = range(len(packed.step))
+        return [taking.call(members, packed, np.int32(member), out_shardings=alone) for member in members]
 
     return Population(
+        mesh=lambda count: make_mesh(sizes, count),
         pack=pack,
         advance=advance,
         unpack=unpack,
         look=_look,
-        compiled=run._cache_size,
+        programs=programs,
     )
 
 
-POPULATIONS: dict[str, Callable[[Steps, bool], Population]] = {"loop": loop, "vmap": vmapped}
+POPULATIONS: dict[str, Callable[[Steps, Mapping[str, int]], Population]] = {"loop": loop, "vmap": vmapped}
+
+
+def _side_by_side(steps: Steps) -> Steps:
+    def run(packed, table, rows, count, hyper):
+        axes = (0, 0 if rows is None else None, 0, None, 0)
+        return jax.vmap(steps, in_axes=axes, spmd_axis_name="population")(packed, table, rows, count, hyper)
+
+    return run
 
 
 def _stacked(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def _over_devices(members: int) -> jax.sharding.Sharding:
-    devices = jax.devices()
-    if members % len(devices):
-        devices = devices[:1]
-    mesh = jax.make_mesh((len(devices),), ("population",), axis_types=(AxisType.Auto,), devices=devices)
-    return NamedSharding(mesh, PartitionSpec("population"))
+def _shapes(*trees: Any) -> tuple:
+    return tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(trees))
+
+
+def _with_members(leaf: Any) -> NamedSharding:
+    return NamedSharding(leaf.sharding.mesh, PartitionSpec("population", *leaf.sharding.spec))
+
+
+def _without_members(leaf: Any) -> NamedSharding:
+    return NamedSharding(leaf.sharding.mesh, PartitionSpec(*leaf.sharding.spec[1:]))
 
 
 def _look(state: TrainState) -> Look:
     loss = state.unlogged["loss"]
-    return Look(*jax.device_get((state.step, state.is_finite, loss.count, loss.total)))
+    return Look(*whole((state.step, state.goes_on, loss.count, loss.total)))

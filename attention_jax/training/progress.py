@@ -1,9 +1,14 @@
 """What a user sees while something trains: a bar of its steps, and lines beside it, on standard error."""
 
 import sys
+import time
 from collections.abc import Callable
+from typing import Any
 
 from tqdm import tqdm
+
+from attention_jax import hosts
+from attention_jax.terminal import printable
 
 
 class Bar:
@@ -11,15 +16,21 @@ class Bar:
 
     def __init__(self, total: int, done: int, tick: Callable[[], None] = lambda: None):
         interval = 0.5 if sys.stderr.isatty() else 30
-        self._bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True, mininterval=interval)
+        shown: dict[str, Any] = {
+            "unit": "step",
+            "dynamic_ncols": True,
+            "mininterval": interval,
+            "disable": not hosts.is_first(),
+        }
+        self._bar = tqdm(total=total, initial=done, **shown)
         self._tick = tick
-        self._tokens = 0.0
+        self._tokens, self._started = 0.0, time.perf_counter()
 
     def advance(self, steps: int, tokens: float, loss: float) -> None:
         """Some steps later."""
         self._tick()
         self._tokens += tokens
-        rate = self._tokens / (self._bar.format_dict["elapsed"] or 1e-9)
+        rate = self._tokens / (time.perf_counter() - self._started)
         self._bar.set_postfix_str(f"loss {loss:.3f}, {rate:,.0f} tokens/s", refresh=False)
         self._bar.update(steps)
 
@@ -36,5 +47,6 @@ class Bar:
 
 
 def tell(line: str) -> None:
-    """A line for the user, beside the output."""
-    tqdm.write(line, file=sys.stderr)
+    """A line for the user, beside the output; the first host's."""
+    if hosts.is_first():
+        tqdm.write(printable(line), file=sys.stderr)

@@ -29,10 +29,10 @@ def watched(trainer: Trainer | None, seeds: Sequence[int]) -> Trainer:
         before = jax.tree.map(jnp.copy, packed)
         after = population.advance(packed, tables, rows, count, hypers)
         was, now = population.look(before), population.look(after)
-        for member in map(int, np.flatnonzero(was.is_finite & ~now.is_finite)):
+        for member in map(int, np.flatnonzero(was.goes_on & ~now.goes_on)):
             done = int(now.step[member] - was.step[member]) - 1
-            state = population.unpack(population.advance(before, tables, rows, done, hypers))[member]
-            found = _explained(trainer, state, _batch(tables[member], rows[member][done]), hypers[member])
+            state = population.unpack(population.advance(before, tables, rows, np.int32(done), hypers))[member]
+            found = _explained(trainer, state, _batch(tables[member], rows[member], done), hypers[member])
             raise UserError(f"--debug_nans: seed {seeds[member]}, step {int(now.step[member])}: {found}.")
         return after
 
@@ -41,7 +41,7 @@ def watched(trainer: Trainer | None, seeds: Sequence[int]) -> Trainer:
 
 def _explained(trainer: Trainer, state: TrainState, batch: Any, hyper: Any) -> str:
     """What of a step is not finite, and which operation made it so."""
-    step = functools.partial(train_step, trainer.task.loss, trainer.rule)
+    step = functools.partial(train_step, trainer.task.loss, trainer.rule, trainer.stepping)
     for name, what in (("loss", "the loss"), ("gradient_norm", "the gradient")):
         origin = origin_of(lambda *arguments, name=name: step(*arguments)[1][name].total, state, batch, hyper)
         if origin is not None:
@@ -49,5 +49,8 @@ def _explained(trainer: Trainer, state: TrainState, batch: Any, hyper: Any) -> s
     return "taken again, an operation at a time, the step is finite: it fails only as one compiled program"
 
 
-def _batch(table: Any, row: np.ndarray) -> Any:
-    return jax.tree.map(lambda column: gather(column, jnp.asarray(row)), table)
+def _batch(table: Any, rows: np.ndarray | None, step: int) -> Any:
+    """A step's batch, as `train_steps` takes it."""
+    if rows is None:
+        return jax.tree.map(lambda column: column[step], table)
+    return jax.tree.map(lambda column: gather(column, jnp.asarray(rows[step])), table)

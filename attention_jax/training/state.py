@@ -11,39 +11,61 @@ from attention_jax.ops.losses import Sums
 
 Variables = dict[str, Any]
 Metrics = dict[str, Sums]
-METRICS = ("loss", "gradient_norm", "learning_rate")
-IN_CHECKPOINTS = {"unlogged": "window"}  # a field's name in checkpoints, where it differs
+METRICS = ("loss", "gradient_norm", "update_norm", "learning_rate", "skipped")
 
 
 class Best(NamedTuple):
-    """The variables of the best evaluation so far, and their score (larger is better)."""
+    """The score (larger is better; −∞: none yet) and step of the best evaluation; its variables are on the disk."""
 
     score: Float[Array, ""]
     step: Int[Array, ""]
-    variables: Variables
 
 
 class TrainState(NamedTuple):
-    """One member's state: step, every variable collection, the optimizer's moments, the best so far.
+    """One member's state: every variable collection, the optimizer's moments, and what else a resumed run needs.
 
-    `unlogged` holds the metrics summed since they were last logged, so that a resumed run logs what an
-    unbroken one would. A state whose loss or gradient was not finite takes no more steps.
+    `average` is the running mean of the parameters, None where there is none. `unlogged` holds the metrics summed since
+    they were last logged, so that a resumed run logs what an unbroken one would. `failed` counts the steps in a row
+    whose loss or gradient was not finite; once there are too many, `goes_on` is False and no more steps are taken.
     """
 
     step: Int[Array, ""]
+    seed: Int[Array, ""]
     variables: Variables
     moments: Any
+    average: Any
     best: Best
     unlogged: Metrics
-    is_finite: Bool[Array, ""]
+    failed: Int[Array, ""]
+    goes_on: Bool[Array, ""]
 
 
-def new_state(variables: Variables, moments: Any) -> TrainState:
+def new_state(variables: Variables, moments: Any, seed: int | Array = 0, *, has_average: bool = False) -> TrainState:
     """The state before the first step."""
-    step = jnp.zeros((), jnp.int32)
+    zero = jnp.zeros((), jnp.int32)
     # copies: the training loop donates its state, and one buffer cannot be given away twice
-    best = Best(jnp.float32(-jnp.inf), step + 0, jax.tree.map(jnp.copy, variables))
-    return TrainState(step, variables, moments, best, no_metrics(), jnp.array(True))
+    average = jax.tree.map(_exact_copy, variables["params"]) if has_average else None
+    return TrainState(
+        step=zero,
+        seed=jnp.asarray(seed, jnp.int32),
+        variables=variables,
+        moments=moments,
+        average=average,
+        best=Best(jnp.float32(-jnp.inf), zero + 0),
+        unlogged=no_metrics(),
+        failed=zero + 0,
+        goes_on=jnp.array(True),
+    )
+
+
+def _exact_copy(leaf: Array) -> Array:
+    return jnp.array(leaf, jnp.promote_types(leaf.dtype, jnp.float32), copy=True)
+
+
+def averaged_variables(state: TrainState) -> Variables:
+    """The variables with the running mean in place of the parameters."""
+    rounded = jax.tree.map(lambda mean, param: mean.astype(param.dtype), state.average, state.variables["params"])
+    return {**state.variables, "params": rounded}
 
 
 def no_metrics() -> Metrics:
@@ -59,13 +81,3 @@ def mean(checkpoints: Sequence[Variables]) -> Variables:
         return (total / len(leaves)).astype(leaves[0].dtype)
 
     return jax.tree.map(averaged, *checkpoints)
-
-
-def _with_keys(state: TrainState) -> tuple[list[tuple[jax.tree_util.GetAttrKey, Any]], None]:
-    names = (IN_CHECKPOINTS.get(field, field) for field in state._fields)
-    return list(zip(map(jax.tree_util.GetAttrKey, names), state, strict=True)), None
-
-
-jax.tree_util.register_pytree_with_keys(
-    TrainState, _with_keys, lambda _, fields: TrainState(*fields), lambda state: (tuple(state), None)
-)

@@ -11,7 +11,7 @@ from support import ROOT
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from attention_jax.data.batching import TrainingBatches, gather_on_host, split_buckets
+from attention_jax.data.batching import TrainingBatches, split_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.importing import load_or_import
 from configs.nmt import CORPORA
@@ -22,7 +22,7 @@ split = load_or_import(path.with_suffix(".data"), data).splits["train"]
 batches = TrainingBatches(split_buckets(split, data.batch_tokens), 16)
 for step in range(0, batches.steps_per_epoch, max(batches.steps_per_epoch // 100, 1)):
     call = batches.take(0, step, step + 16)
-    gather_on_host(split_buckets(split, data.batch_tokens)[call.bucket], call.rows, 16)
+    split_buckets(split, data.batch_tokens)[call.bucket].rows(call.rows)
 status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
 own, peak = (int(status[name].split()[0]) // 1024 for name in ("RssAnon", "VmHWM"))
 print(json.dumps([len(split.source), own, peak]))

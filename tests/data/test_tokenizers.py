@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from attention_jax.data import tokenizers
+from attention_jax.data.grammar import sentence_pairs
 from attention_jax.data.tokenizers import (
     EOS,
     PAD,
@@ -141,3 +143,17 @@ def test_moses_rules_split_and_join():
     assert tokenizer.decode(ids) == "don't go, it's (very) well-known."
     with pytest.raises(UserError, match="Moses has no rules for 'xx'"):
         moses_words("xx")
+
+
+def test_pieces_are_learnt_from_stretches_of_long_lines_and_from_whole_lines_of_others(monkeypatch):
+    texts = [pair.source for pair in sentence_pairs(1, 200)]
+    lines = []
+    once = tokenizers.train_pieces
+    monkeypatch.setattr(tokenizers, "train_pieces", lambda kept, *a, **k: lines.extend(kept) or once(kept, *a, **k))
+    SubwordTokenizer.train(texts, "unigram", 80)
+    assert lines == [text.lower() for text in texts]
+    lines.clear()
+    long = "abcdefghij" * 15_000
+    SubwordTokenizer.train([*texts, long], "unigram", 80)
+    assert max(map(len, lines)) == 1_000
+    assert "".join(lines[len(texts) :]) == long

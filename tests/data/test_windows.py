@@ -53,7 +53,7 @@ def test_a_step_is_the_same_whatever_came_before_and_other_seeds_draw_others():
     for step in (10, 13, 19):
         for one, all_steps in zip(windows.rows(3, step, step + 1)[:3], together[:3], strict=True):
             np.testing.assert_array_equal(one[0], all_steps[step - 10])
-    assert (windows.starts(4, 10, 20) != windows.starts(3, 10, 20)).mean() > 0.9
+    assert (windows.drawn(4, 10, 20) != windows.drawn(3, 10, 20)).mean() > 0.9
 
 
 def test_what_is_beyond_the_text_is_padding_that_does_not_count():

@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
         "study": OWN.format(needed=needed),
         "empty": "",
         "other": "EXPERIMENT = {}",
-        "broken": "import not_there",
+        "broken": "import not_there\nEXPERIMENT = not_there.EXPERIMENT",
     }
     for name, text in files.items():
         (tmp_path / "mylab" / f"{name}.py").write_text(text)

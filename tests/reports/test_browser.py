@@ -49,7 +49,7 @@ def dom_of(page, folder, *flags):
 def test_a_table_of_many_estimates_fits_a_laptop_whose_intervals_go_under_their_means(tmp_path, columns, wide):
     row = [Estimate(index + 0.2345, index + 0.1234, index + 0.3456) for index in range(columns)]
     table = Table("t", ("setting", *map(str, range(columns))), [("randomized_sinusoidal", *row)] * 2)
-    page = render("Wide", [table], [], "").replace("</head>", f"{WIDTHS}</head>")
+    page = render("Wide", [table], [], "").replace("<head>", f"<head>{WIDTHS}")
     assert f'<pre id="seen">2 {wide}</pre>' in dom_of(page, tmp_path, "--window-size=1280,800")
 
 
@@ -58,7 +58,21 @@ def test_a_click_on_a_heading_sorts_and_another_sorts_the_other_way(tmp_path):
     rows = [("a", 10.0, "x"), ("b", 9.5, ""), ("c", 1e-7, "y"), ("d", "", "w"), ("e", 100.0, "z")]
     page = render("Sorting", [Table("table", ("name", "value", "word"), rows)], [], "")
     clicks = CLICKS.replace("COLUMNS", "[1, 1, 2, 0]")
-    dom = dom_of(page.replace("</head>", f"{clicks}</head>"), tmp_path)
+    dom = dom_of(page.replace("<head>", f"<head>{clicks}"), tmp_path)
     orders, said = re.search(r'<pre id="seen">(.*?)\|(.*?)</pre>', dom, re.DOTALL).groups()
     assert orders.split(",") == ["abcde", "cbaed", "eabcd", "daceb", "abcde"]
     assert said == ""
+
+
+STRANGERS = """
+<script>document.title = "ran"</script><img src="x" onerror="document.title='ran'"><a href="javascript:1">a</a>
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
+def test_no_script_runs_but_the_pages_own_even_where_it_was_not_escaped(tmp_path):
+    page = render("Mine", [Table("t", ("name",), [("a",), ("b",)])], [], "")
+    dom = dom_of(page.replace("</h1>", f"</h1>{STRANGERS}"), tmp_path)
+    assert "<title>Mine</title>" in dom
+    sorting = page.replace("head.addEventListener", "document.title = 'changed'; head.addEventListener")
+    assert "<title>Mine</title>" in dom_of(sorting, tmp_path)  # its digest is another

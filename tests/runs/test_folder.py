@@ -5,17 +5,21 @@ import math
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import pytest
 from ml_collections import ConfigDict
 from support import ROOT
 
+from attention_jax import stopping
 from attention_jax.errors import UserError
 from attention_jax.runs.config import flatten
 from attention_jax.runs.folder import Run, hold, open_run, read_config, refuse_other, write_result
-from attention_jax.runs.interrupt import Interrupted
+from attention_jax.stopping import Interrupted
 from attention_jax.training.hyper import DEFAULTS, OWN
 from configs import positional_encoding
+
+FINISHED = {"status": "finished", "seeds": [0]}
 
 
 def config(**changes):
@@ -53,11 +57,11 @@ def test_another_config_is_refused_with_what_differs(tmp_path):
 
 def test_only_the_number_of_steps_may_be_raised_and_the_run_is_then_unfinished(tmp_path):
     with open_once(tmp_path / "w"):
-        write_result(tmp_path / "w", {"status": "finished"})
+        write_result(tmp_path / "w", FINISHED)
     longer = config(train={"steps": 20})
     with pytest.raises(UserError, match="train.steps: 10 there, 20 now"), open_once(tmp_path / "w", longer):
         pass
-    assert Run(tmp_path / "w", 0).result() == {"status": "finished"}
+    assert Run(tmp_path / "w", 0).result() == FINISHED
     with open_once(tmp_path / "w", longer, extend=True) as run:
         assert run.result() is None
     with pytest.raises(UserError, match="train.steps: 20 there, 10 now"), open_once(tmp_path / "w"):
@@ -129,6 +133,11 @@ def test_a_folder_in_use_is_refused_and_free_again_when_its_process_is_killed(tm
         pass
 
 
+def kept_of(run, step):
+    """What the checkpoint of a step kept of a run."""
+    return {"metrics": run.metrics(until=step), "seconds": 1.0, "clock": {"steps": 0.5}}
+
+
 def test_rewinding_drops_later_metrics_and_a_line_cut_short(tmp_path):
     with open_once(tmp_path / "w") as run:
         for step in (1, 2, 3):
@@ -136,7 +145,7 @@ def test_rewinding_drops_later_metrics_and_a_line_cut_short(tmp_path):
         with open(run.path / "metrics.jsonl", "a") as file:
             file.write('{"step": 4, "tr')
         assert [line["step"] for line in run.metrics()] == [1, 2, 3]
-        run.rewind(2)
+        run.rewind(kept_of(run, 2))
         run.log(3, 0, {"train.loss": 30.0, "train.tokens": 3.0})
         assert [line["step"] for line in run.metrics()] == [1, 2, 3]
         assert run.mean_over_steps("train.loss", 0, after=1) == (2 * 1 + 30 * 3) / 4
@@ -144,32 +153,29 @@ def test_rewinding_drops_later_metrics_and_a_line_cut_short(tmp_path):
 
 def test_a_restored_run_has_its_checkpoints_lines_whatever_is_left_of_its_log(tmp_path):
     with open_once(tmp_path / "w") as run:
-        run.rewind(0, [])
+        run.rewind(None)
         for step in (1, 2, 3):
             run.log(step, 0, {"train.loss": float(step), "train.tokens": 1.0})
-        kept, path = run.metrics(until=2), run.path / "metrics.jsonl"
+        kept, path = kept_of(run, 2), run.path / "metrics.jsonl"
         whole = path.read_text().splitlines(keepends=True)
     for left in ("", whole[0], "".join(whole), whole[0] + "{]\n" + whole[2], "\udcff\n"):
         path.write_text(left, errors="surrogateescape")
         with open_once(tmp_path / "w") as run:
-            run.rewind(2, kept)
+            run.rewind(kept)
             path.unlink()  # the log is for others: what this process knows does not depend on it
             run.log(3, 0, {"train.loss": 3.0, "train.tokens": 1.0})
             assert [line["step"] for line in run.metrics()] == [1, 2, 3]
             assert run.mean_over_steps("train.loss", 0, after=0) == 2
-            assert run.seconds() >= kept[-1]["seconds"]
+            assert run.seconds() >= kept["metrics"][-1]["seconds"]
 
 
-def test_without_lines_in_its_checkpoint_a_run_has_those_of_its_log_and_no_mean_of_none(tmp_path):
+def test_without_lines_there_is_no_mean_and_what_is_no_line_is_left_out(tmp_path):
     run = Run(tmp_path, 0)
-    run.rewind(2)
     assert run.metrics() == []
     assert math.isnan(run.mean_over_steps("train.loss", 0, after=0))
     (tmp_path / "metrics.jsonl").write_text(
         '{"step": 1, "seed": 0, "seconds": 1.0}\nnot a line\n"nor this"\n{"step": 2}\n'
     )
-    run = Run(tmp_path, 0)
-    run.rewind(2)
     assert run.metrics() == [{"step": 1, "seed": 0, "seconds": 1.0}]
 
 
@@ -202,8 +208,9 @@ def test_time_goes_on_from_an_interrupted_process(tmp_path):
     line = run.metrics()[0] | {"seconds": 100.0}
     (tmp_path / "w" / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     with open_once(tmp_path / "w") as run:
-        run.rewind(1)
+        run.rewind(kept_of(run, 0))
         assert run.seconds() > 100
+        assert run.clock.seconds["lost"] == 99
 
 
 def test_a_result_is_json_even_where_a_number_is_not(tmp_path):
@@ -218,8 +225,8 @@ def test_a_tree_is_flattened_to_dotted_names():
 
 def test_who_waits_for_a_folder_can_be_asked_to_stop(tmp_path):
     with hold(tmp_path / "w"):
-        asked = iter([False, True])
-        with pytest.raises(Interrupted, match="stopped while process"), hold(tmp_path / "w", True, lambda: next(asked)):
+        asked = mock.patch.object(stopping, "poll_alone", side_effect=[None, Interrupted])
+        with asked, pytest.raises(Interrupted), hold(tmp_path / "w", True):
             pass
 
 

@@ -20,16 +20,19 @@ from attention_jax.launcher import modes
 from attention_jax.ops.losses import squared_error
 from attention_jax.runs.experiment import Experiment, Request, Together
 from attention_jax.runs.folder import read_config
-from attention_jax.runs.training import timetable_of
-from attention_jax.training.hyper import rule_of
-from attention_jax.training.loop import Task, trainer
+from attention_jax.runs.training import trainer_of
+from attention_jax.training.feeding import Batches
+from attention_jax.training.loop import Task
+from attention_jax.training.placement import MESH
 from attention_jax.training.saved import best_variables
 from configs import nmt
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = X @ np.array([[1.0], [-2.0], [0.5]], np.float32)
+TABLE = {"x": X, "y": Y}
 TRAIN = {
     **{"steps": 4, "steps_per_call": 4, "log_every": 4, "evaluate_every": 4, "checkpoint_every": 4, "keep_last": 1},
+    **{"accumulate": 1, "ema": 0.0, "skip_nonfinite": 0, "checkpoint_minutes": 0},
     "best_by": "validation.loss",
 }
 TASK = Task(
@@ -38,9 +41,8 @@ TASK = Task(
         squared_error(batch["x"] @ variables["params"]["w"], batch["y"]),
         {},
     ),
-    batches=lambda seed, step, stop: (
-        {"x": X, "y": Y},
-        np.random.default_rng((seed, step)).integers(0, 40, (stop - step, 8)).astype(np.int32),
+    batches=lambda seed, step, stop: Batches(
+        np.random.default_rng((seed, step)).integers(0, 40, (stop - step, 8)), TABLE
     ),
     steps_per_epoch=10,
     evaluate=lambda variables: {"validation.loss": float(jnp.mean((X @ variables["params"]["w"] - Y) ** 2))},
@@ -48,13 +50,13 @@ TASK = Task(
 
 
 def config_of(*seeds):
-    config = {"experiment": "tiny", "seeds": seeds, "precision": {"matmul": "default"}, "train": TRAIN}
+    config = {"experiment": "tiny", "seeds": seeds, "precision": {"matmul": "default"}, "train": TRAIN, "mesh": MESH}
     return ConfigDict({**config, "optimizer": {**nmt.get_config().optimizer.to_dict(), "warmup_steps": 0}}).lock()
 
 
 def toy(is_trained):
     """An experiment of a few numbers, whose files tell of which seeds they are."""
-    shared = trainer(TASK, timetable_of(config_of(0)), rule_of(config_of(0).optimizer)) if is_trained else None
+    shared = trainer_of(config_of(0), TASK, "loop") if is_trained else None
 
     def finish(configs, runs):
         (config,), (run,) = configs, runs

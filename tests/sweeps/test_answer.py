@@ -242,7 +242,9 @@ def test_an_answer_that_is_written_again_is_still_of_the_code_that_made_its_cell
         path = sweep.cell(name) / "result.json"
         made = {"code": {"commit": "abc", "changed": False}, "device": "d", "versions": {}}
         path.write_text(json.dumps(json.loads(path.read_text()) | made))
-    (tmp_path / "result.json").write_text(json.dumps({"command": "python launch.py --mode=sweep"}))
+    (tmp_path / "result.json").write_text(
+        json.dumps({"command": "python launch.py --mode=sweep", "status": "finished", "seeds": [0]})
+    )
     write_answer(sweep)
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["code"] == {"commit": "abc", "changed": False}

@@ -2,6 +2,7 @@
 
 import functools
 import time
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +10,21 @@ import numpy as np
 import optax
 import pytest
 
+from attention_jax import stopping
 from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import metric
 from attention_jax.ops.losses import squared_error
 from attention_jax.training.checkpoints import Checkpoints
+from attention_jax.training.clock import Clock
+from attention_jax.training.feeding import Batches
 from attention_jax.training.hyper import traced
-from attention_jax.training.loop import Hooks, Task, Timetable, abstract_states, fit, trainer
+from attention_jax.training.loop import Hooks, Task, Timetable, fit, trainer
 from attention_jax.training.optimizer import OPTIMIZERS, Rule, new_moments, update
-from attention_jax.training.state import new_state
-from attention_jax.training.step import train_step
+from attention_jax.training.step import PLAIN, train_step
 
 X = jax.random.normal(jax.random.key(0), (40, 3))
 Y = X @ jnp.array([[1.0], [-2.0], [0.5]])
+TABLE = {"x": X, "y": Y}
 RULE = Rule("adam", "constant")
 TIMETABLE = Timetable(
     steps=30,
@@ -28,6 +32,7 @@ TIMETABLE = Timetable(
     log_every=10,
     evaluate_every=6,
     checkpoint_every=5,
+    checkpoint_minutes=0,
     keep_last=2,
     best_by="validation.loss",
     height=metric("validation.loss").height,
@@ -48,7 +53,7 @@ def loss(variables, batch, dropout, hyper):
 def batches(seed, step, stop):
     steps = min(stop - step, 4, 10 - step % 10)
     rows = [np.random.default_rng((seed, step + i)).integers(0, 40, 8) for i in range(steps)]
-    return {"x": X, "y": Y}, np.array(rows, np.int32)
+    return Batches(np.array(rows, np.int32), TABLE)
 
 
 def evaluate(variables):
@@ -65,7 +70,16 @@ TASK = Task(
 
 
 def run(
-    folder, seeds=(0,), timetable=TIMETABLE, stop_after=None, task=TASK, rate=0.05, how="loop", until=None, rule=RULE
+    folder,
+    seeds=(0,),
+    timetable=TIMETABLE,
+    stop_after=None,
+    task=TASK,
+    rate=0.05,
+    how="loop",
+    until=None,
+    rule=RULE,
+    stepping=PLAIN,
 ):
     lines, done = [], [0]
 
@@ -73,27 +87,32 @@ def run(
         done[0] += steps
 
     def log(step, member, values):
-        lines.append((step, seeds[member], {k: v for k, v in values.items() if k != "train.step_seconds"}))
+        lines.append((step, seeds[member], {k: v for k, v in values.items() if k not in TIMED}))
 
     hooks = Hooks(
         log=log,
         advance=advance,
-        is_interrupted=lambda: stop_after is not None and done[0] >= stop_after,
         on_not_finite=lambda member, step: lines.append((step, seeds[member], "not finite")),
+        clock=Clock(),
     )
     rates = rate if isinstance(rate, tuple) else (rate,) * len(seeds)
-    trained = trainer(task, timetable, rule, how)
-    checkpoints = Checkpoints(folder, timetable.keep_last, tell=lambda line: lines.append(line))
+    trained = trainer(task, timetable, rule, stepping, how)
+    best = [folder / "best" / str(seed) for seed in seeds]
+    checkpoints = Checkpoints(folder, timetable.keep_last, tell=lines.append, best=best)
     restored = checkpoints.restore(trained.abstract(len(seeds)))
-    states = restored[1] if restored else [trained.create(jax.random.key(seed), None) for seed in seeds]
+    states = restored[1] if restored else trained.create(seeds)
     hypers = [hyper(*member, rule.optimizer) for member in zip(seeds, rates, strict=True)]
-    states = fit(trained, hypers, states, checkpoints, hooks, until)
+    with mock.patch.object(stopping, "asked", side_effect=lambda: stop_after is not None and done[0] >= stop_after):
+        states = fit(trained, hypers, states, checkpoints, hooks, until)
     checkpoints.close()
     return states, lines
 
 
 def assert_equal(one, other):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(one), jax.device_get(other))
+
+
+TIMED = ("train.step_seconds", "train.tokens_per_second")
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +146,7 @@ def test_an_interrupted_run_goes_on_to_the_same_result_bit_by_bit(tmp_path, unbr
 @pytest.mark.parametrize("steps_per_call", [1, 3])
 def test_how_many_steps_a_call_runs_changes_nothing(tmp_path, unbroken, steps_per_call):
     def short(seed, step, stop):
-        table, rows = batches(seed, step, stop)
-        return table, rows[:steps_per_call]
+        return Batches(batches(seed, step, stop).rows[:steps_per_call], TABLE)
 
     timetable = TIMETABLE._replace(steps_per_call=steps_per_call)
     assert_equal(run(tmp_path, timetable=timetable, task=TASK._replace(batches=short))[0], unbroken[0])
@@ -141,12 +159,12 @@ def test_a_member_of_a_population_equals_the_same_run_alone(tmp_path, unbroken):
 
 
 def test_a_call_is_many_single_steps():
-    state = trainer(TASK, TIMETABLE, RULE).create(jax.random.key(0), None)
+    (state,) = trainer(TASK, TIMETABLE, RULE).create([0])
     member = hyper(0)
     traced = {name: value for name, value in member.items() if name != "seed"}
-    step = jax.jit(functools.partial(train_step, loss, RULE))
+    step = jax.jit(functools.partial(train_step, loss, RULE, PLAIN))
     for number in range(TIMETABLE.steps):
-        (rows,) = batches(0, number, number + 1)[1]
+        (rows,) = batches(0, number, number + 1).rows
         state, _ = step(state, {"x": X[rows], "y": Y[rows]}, traced)
     whole = run_states_without_checkpoints()
     np.testing.assert_allclose(state.variables["params"]["w"], whole.variables["params"]["w"], rtol=1e-4)
@@ -157,18 +175,24 @@ def run_states_without_checkpoints():
         def save(self, step, state):
             pass
 
-    hooks = Hooks(*[lambda *a: None] * 2, is_interrupted=lambda: False, on_not_finite=lambda *a: None)
+        def keep_best(self, member, step, variables):
+            pass
+
+    hooks = Hooks(*[lambda *a: None] * 3, Clock())
     trained = trainer(TASK, TIMETABLE, RULE)
-    return fit(trained, [hyper(0)], [trained.create(jax.random.key(0), None)], Nowhere(), hooks)[0]
+    return fit(trained, [hyper(0)], trained.create([0]), Nowhere(), hooks)[0]
 
 
-def test_the_best_is_of_the_evaluation_with_the_lowest_loss(unbroken):
-    (state,), lines = unbroken
+def test_the_best_is_of_the_evaluation_with_the_lowest_loss_and_its_variables_are_on_the_disk(tmp_path):
+    (state,), lines = run(tmp_path)
     evaluated = {step: values["validation.loss"] for step, _, values in lines if "validation.loss" in values}
     best = min(evaluated, key=evaluated.__getitem__)
     assert sorted(evaluated) == [6, 12, 18, 24, 30]
     assert int(state.best.step) == best
-    assert evaluate(state.best.variables)["validation.loss"] == pytest.approx(evaluated[best])
+    checkpoints = Checkpoints(tmp_path, 2, print, best=[tmp_path / "best" / "0"], read_only=True)
+    assert checkpoints.best_steps() == [best]
+    kept = checkpoints.restore_best(0, best, state.variables)
+    assert evaluate(kept)["validation.loss"] == pytest.approx(evaluated[best])
 
 
 def test_an_evaluation_that_is_not_finite_is_never_the_best(tmp_path, unbroken):
@@ -189,10 +213,10 @@ def test_a_steps_time_leaves_out_what_compiles_and_an_evaluation_compiles_nothin
     def log(step, member, values):
         seen.append((step, values["train.step_seconds"]))
 
-    hooks = Hooks(log, lambda *a: None, is_interrupted=lambda: False, on_not_finite=lambda *a: None)
+    hooks = Hooks(log, lambda *a: None, lambda *a: None, Clock())
     trained = trainer(TASK._replace(loss=slow_to_trace), TIMETABLE, RULE)
-    checkpoints = Checkpoints(tmp_path, 1, tell=print)
-    fit(trained, [hyper(0)], [trained.create(jax.random.key(0), None)], checkpoints, hooks)
+    checkpoints = Checkpoints(tmp_path, 1, tell=print, best=[tmp_path / "best"])
+    fit(trained, [hyper(0)], trained.create([0]), checkpoints, hooks)
     checkpoints.close()
     assert len(traced) == 1
     assert [step for step, _ in seen] == [5, 6, 10, 12, 15, 18, 20, 24, 25, 30]
@@ -237,7 +261,8 @@ def test_where_no_checkpoint_can_be_read_nothing_starts_over_in_silence(tmp_path
 
 def explode(variables, batch, dropout, hyper):
     sums, other = loss(variables, batch, dropout, hyper)
-    is_due = jnp.sum(jnp.abs(batch["x"])) == jnp.sum(jnp.abs(X[batches(0, 16, 17)[1][0]]))  # seed 0's batch of step 17
+    failing = jnp.sum(jnp.abs(X[batches(0, 16, 17).rows[0]]))  # of seed 0's batch of step 17
+    is_due = jnp.isclose(jnp.sum(jnp.abs(batch["x"])), failing, rtol=1e-6)
     return jax.tree.map(lambda a: jnp.where(is_due, jnp.nan, a), sums), other
 
 
@@ -282,7 +307,7 @@ def test_training_can_stop_at_a_rung_and_go_on_to_the_same_end(tmp_path, unbroke
 
 
 def test_clipping_and_weight_decay_follow_their_formula():
-    state = trainer(TASK, TIMETABLE, RULE).create(jax.random.key(0), None)
+    (state,) = trainer(TASK, TIMETABLE, RULE).create([0])
     state = state._replace(variables={"params": {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}})
     params = state.variables["params"]
     gradients = {"w": jnp.full((3, 1), 3.0), "b": jnp.full(1, 3.0)}
@@ -345,19 +370,13 @@ def test_a_run_of_bfloat16_parameters_learns_what_one_of_float32_does_and_resume
 
 def test_a_run_that_starts_from_other_variables_has_its_master_copy_of_them():
     variables = {"params": {"w": jnp.full((3, 1), 0.3, jnp.bfloat16)}}
-    state = trainer(TASK, TIMETABLE, RULE).create(jax.random.key(0), variables)
+    (state,) = trainer(TASK, TIMETABLE, RULE).create([0], variables)
     np.testing.assert_array_equal(state.moments.master["w"], variables["params"]["w"].astype(jnp.float32))
 
 
-def test_a_float32_run_is_saved_as_adam_alone_would_be(tmp_path):
+def test_float32_parameters_have_no_second_copy():
     params = {"w": jnp.ones((3, 1))}
-    adams = optax.scale_by_adam().init(params)
-    assert jax.tree.structure(new_moments(params, "adam")) == jax.tree.structure(adams)
-    checkpoints = Checkpoints(tmp_path, 1, print)
-    state = new_state({"params": params}, adams)
-    checkpoints.save(1, [state._replace(step=jnp.int32(1))])
-    assert_equal(checkpoints.restore(abstract_states(TASK.init, "adam", 1))[1], [state._replace(step=jnp.int32(1))])
-    checkpoints.close()
+    assert jax.tree.structure(new_moments(params, "adam")) == jax.tree.structure(optax.scale_by_adam().init(params))
 
 
 def test_what_is_saved_between_pushes_out_nothing_that_was_due(tmp_path):
@@ -368,8 +387,8 @@ def test_what_is_saved_between_pushes_out_nothing_that_was_due(tmp_path):
     assert [int(state["step"][0]) for state in checkpoints.restore_due(like)] == [30, 20]
     assert checkpoints.restore(like)[0] == 34
     checkpoints.save(40, {"step": np.full(3, 40)})
-    assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [30, 40]
     checkpoints.close()
+    assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [30, 40]
 
 
 def test_checkpoints_stay_with_their_vocabulary_and_a_kill_before_the_first_leaves_nothing_in_the_way(tmp_path):

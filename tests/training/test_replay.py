@@ -4,16 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from attention_jax.errors import UserError
 from attention_jax.ops.losses import Sums
 from attention_jax.training.hyper import traced
-from attention_jax.training.loop import Task, trainer
+from attention_jax.training.loop import Task, Timetable, trainer
 from attention_jax.training.optimizer import Rule
+from attention_jax.training.placement import place
 from attention_jax.training.replay import watched
 
 SHARED = {"learning_rate": 0.01, "warmup_steps": 0, "clip_norm": 1, "weight_decay": 0, "dropout": 0}
 HYPER = traced(SHARED | {"b1": 0.9, "b2": 0.9, "eps": 1e-8})
+TIMETABLE = Timetable(4, 4, 4, 4, 4, 0, 1, "train.loss", float)
 ROWS = np.arange(12, dtype=np.int32).reshape(4, 3)
 
 
@@ -24,12 +27,13 @@ def loss(variables, batch, dropout, hyper):
 
 def advanced(seeds, x, watch):
     task = Task(lambda key: {"params": {"w": jnp.zeros((1, 1))}}, loss, None, 4, None)
-    trained = trainer(task, None, Rule("adam", "constant"))
+    trained = trainer(task, TIMETABLE, Rule("adam", "constant"))
+    mesh = trained.population.mesh(1)
     population = watched(trained, seeds).population if watch else trained.population
-    states = [trained.create(jax.random.key(seed), None) for seed in seeds]
+    states = trained.create(seeds)
     hypers = [{**HYPER, "key": jax.random.key(seed)} for seed in seeds]
-    tables = [{"x": jnp.asarray(column)[:, None]} for column in x]
-    return population.advance(states, tables, [ROWS] * len(seeds), 4, hypers)
+    tables = [place({"x": column[:, None]}, mesh, PartitionSpec()) for column in x]
+    return population.advance(states, tables, [ROWS] * len(seeds), np.int32(4), hypers)
 
 
 def test_watched_steps_are_those_of_training_alone():

@@ -13,7 +13,7 @@ from attention_jax.tasks.translation.model import loss
 from attention_jax.training.hyper import traced
 from attention_jax.training.optimizer import Rule, new_moments
 from attention_jax.training.state import new_state
-from attention_jax.training.step import train_step
+from attention_jax.training.step import Stepping, train_step
 
 SIZES = {"embedding": 64, "hidden": 64, "width": 64, "feed_forward": 128}
 LAYERS = {"layers": 1, "encoder_layers": 1, "decoder_layers": 1}
@@ -35,7 +35,7 @@ def test_every_call_on_every_thread_has_the_same_bits(name, random):
     def training_loss(variables, batch, dropout, hyper):
         return loss(model, variables, batch, dropout, 0.1)
 
-    program = functools.partial(train_step, training_loss, Rule("adam", "constant"))
+    program = functools.partial(train_step, training_loss, Rule("adam", "constant"), Stepping())
     optimised = {"xla_backend_optimization_level": 3}  # as a user's program is
     step = jax.jit(program).lower(state, batch, hyper).compile(optimised)
     calls = lambda _: {_bits(step(state, batch, hyper)) for _ in range(CALLS)}  # noqa: E731

@@ -15,6 +15,8 @@ from attention_jax.models.language_model import LanguageModel
 from attention_jax.tasks.language_model.model import Texts, logits_of
 from attention_jax.tasks.language_model.source import Source, length_keys, lengths_of, require_positive
 from attention_jax.tasks.sections import of_section
+from attention_jax.training.feeding import Batches
+from attention_jax.training.placement import everywhere, whole
 from attention_jax.training.state import Variables
 
 HELD_OUT = 1_000_000  # folded into the key of texts that are measured; no training step folds in so much
@@ -35,12 +37,14 @@ def open_algorithmic(config: ConfigDict, folder: Path | None) -> Source:
         )
     if data.shortest > data.length:
         raise UserError(f"config.data.shortest={data.shortest}: is more than config.data.length={data.length}.")
-    steps = jnp.arange(config.train.steps)[:, None]
+    if config.train.accumulate > 1:
+        raise UserError(f"config.train.accumulate={config.train.accumulate}: texts are drawn inside a step. Set it 1.")
+    table = {"step": np.arange(config.train.steps, dtype=np.int32)[:, None]}
 
     def batches(seed, step, stop):
         del seed
         rows = np.arange(step, min(stop, step + config.train.steps_per_call))[:, None]
-        return {"step": steps}, rows
+        return Batches(rows, table)
 
     return Source(
         vocabulary=FIRST + data.symbols,
@@ -100,8 +104,8 @@ def _measure(lengths: tuple[int, ...], model: LanguageModel):
         return jnp.sum(is_right & counts) / jnp.sum(counts), jnp.mean(jnp.all(is_right | ~counts, axis=1))
 
     def measure(variables: Variables, config: ConfigDict):
-        texts = {length: _held_out(config.data, length, config.data.examples) for length in lengths}
-        by_length = {str(length): jax.device_get(shares(variables, texts[length])) for length in lengths}
+        drawn = {length: _held_out(config.data, length, config.data.examples) for length in lengths}
+        by_length = {str(length): whole(shares(variables, everywhere(drawn[length], variables))) for length in lengths}
         return {
             name: {length: float(pair[index]) for length, pair in by_length.items()}
             for index, name in enumerate(("token_accuracy", "exact_match"))

@@ -21,6 +21,7 @@ from attention_jax.evaluation.by_group import (
 from attention_jax.evaluation.comparison import ranks, shared_by_all
 from attention_jax.evaluation.extrapolation import area, kendall
 from attention_jax.evaluation.metrics import metric
+from attention_jax.files import read_arrays
 from attention_jax.modules.mixers import ATTENTION
 from attention_jax.ops.positions import binary
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
@@ -106,7 +107,7 @@ def _curve_figure(curves: Mapping, measure: str, trained: set[int], folder: Path
 
 def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mapping[str, str]) -> list[Figure]:
     """Portraits of the trained encoding of each setting's first cell, and maps of its attention."""
-    kept = {name: _load(cell.path / "encoding.npz") for name, cell in firsts.items()}
+    kept = {name: read_arrays(cell.path / "encoding.npz") for name, cell in firsts.items()}
     matrices = _beside_binary({name: found["matrix"].T for name, found in kept.items() if "matrix" in found})
     heads = [
         (f"{name}, head {head}: {matrix.min() + 0:.2g} to {matrix.max() + 0:.2g}", matrix)
@@ -142,7 +143,7 @@ def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mappin
     if alike:
         caption = "How similar positions make two tokens, by their distance; the largest value is one."
         drawn.append(distance_curves(alike, folder / "similarity.png", caption, "similarity", palette))
-    attention = {name: _load(cell.path / "attention.npz") for name, cell in firsts.items()}
+    attention = {name: read_arrays(cell.path / "attention.npz") for name, cell in firsts.items()}
     attending = {name: found for name, found in attention.items() if found}
     return [*drawn, attention_maps(attending, folder / "attention.png")] if attending else drawn
 
@@ -154,11 +155,6 @@ def _beside_binary(matrices: Mapping[str, np.ndarray]) -> list[tuple[str, np.nda
         shown.setdefault("binary", np.asarray(binary(jnp.arange(sines.shape[1]), sines.shape[0])).T)
     first = [name for name in ("binary", "sinusoidal") if name in shown]
     return [(name, shown[name]) for name in dict.fromkeys((*first, *shown))]
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path) as found:
-        return dict(found)
 
 
 def _rank_table(

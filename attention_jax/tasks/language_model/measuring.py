@@ -3,15 +3,17 @@
 import functools
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from attention_jax import stopping
 from attention_jax.data.text import Counts
 from attention_jax.data.windows import Rows
 from attention_jax.evaluation.statistics import perplexity
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.tasks.language_model.model import Texts, evaluation_loss
+from attention_jax.training.placement import spread_rows, whole
 from attention_jax.training.state import Variables
 
 Total = Callable[[Variables, Iterable[Rows]], tuple[float, int]]  # nats of the targets that count, and their number
@@ -24,7 +26,9 @@ def total_of(model: LanguageModel) -> Total:
     def total(variables: Variables, batches: Iterable[Rows]) -> tuple[float, int]:
         nats, tokens = [], 0
         for rows in batches:
-            nats.append(float(program(variables, texts_of(rows)).total))  # waits, so that one batch is held at a time
+            stopping.poll()
+            sums = program(variables, spread_rows(texts_of(rows), variables))
+            nats.append(float(whole(sums.total)))  # waits, so that one batch is held at a time
             tokens += int(rows.is_counted.sum())
         return math.fsum(nats), tokens
 
@@ -33,7 +37,7 @@ def total_of(model: LanguageModel) -> Total:
 
 def texts_of(rows: Rows) -> Texts:
     """Rows as a batch of texts."""
-    held = jax.tree.map(jnp.asarray, rows)
+    held: Any = rows
     return Texts(held.tokens, held.targets, held.is_counted, None, held.segments, held.positions)
 
 

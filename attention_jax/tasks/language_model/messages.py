@@ -1,11 +1,11 @@
 """Lines on stderr about a text that was imported."""
 
-import sys
 from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
 from attention_jax.data.text import Text
+from attention_jax.training.progress import tell
 
 MOST_HELD_OUT = 0.2  # the largest share of a text that is held out without a warning
 
@@ -17,11 +17,11 @@ def tell_text(text: Text, data: ConfigDict) -> None:
     """
     splits = text.meta["splits"]
     counts = ", ".join(f"{found['tokens']:,} {name}" for name, found in splits.items())
-    print(f"tokens: {counts}; vocabulary: {text.vocabulary:,}", file=sys.stderr)
+    tell(f"tokens: {counts}; vocabulary: {text.vocabulary:,}")
     _tell_held_out(splits, data)
     unknown = ", ".join(f"{found['unknown']:,} {name}" for name, found in splits.items() if found["unknown"])
     if unknown:
-        print(f"tokens of characters that are not in the training text: {unknown}", file=sys.stderr)
+        tell(f"tokens of characters that are not in the training text: {unknown}")
 
 
 def _tell_held_out(splits: Mapping[str, Mapping[str, int]], data: ConfigDict) -> None:
@@ -31,8 +31,7 @@ def _tell_held_out(splits: Mapping[str, Mapping[str, int]], data: ConfigDict) ->
     held_out = sum(splits[name]["tokens"] for name in drawn)
     share = held_out / (held_out + splits["train"]["tokens"])
     if share > max(MOST_HELD_OUT, 2 * sum(shares[name] for name in drawn)):
-        print(
+        tell(
             f"warning: {share:.0%} of the text is held out: whole documents are drawn, and they differ in length. Name "
             "files instead, as --config.data.validation_path=FILE.",
-            file=sys.stderr,
         )

@@ -58,7 +58,8 @@ def loss(
     model: LanguageModel, variables: Variables, texts: Texts, dropout: Dropout, label_smoothing
 ) -> tuple[Sums, Variables]:
     """Cross entropy of the targets that count, in nats, and their number; and the collections that it changed."""
-    drawn = draw_positions(model, dropout.fold(POSITIONS).key, *texts.tokens.shape)
+    count, length = texts.tokens.shape
+    drawn = draw_positions(model, dropout.fold(POSITIONS).key, count, length, dropout.row)
     others = [name for name in variables if name != "params"]
     logits, changed = model.apply(
         variables, texts.tokens, positions_of(texts, drawn), texts.segments, dropout, texts.is_text, mutable=others
@@ -80,10 +81,17 @@ def positions_of(texts: Texts, drawn: Int[Array, "batch t"] | None) -> Int[Array
     return jnp.take_along_axis(drawn, texts.positions, axis=1)
 
 
-def draw_positions(model: LanguageModel, key: Key[Array, ""], rows: int, length: int) -> Int[Array, "rows t"] | None:
-    """Positions for each text, if the encoding draws them at random; else None, for positions in order."""
+def draw_positions(
+    model: LanguageModel, key: Key[Array, ""], rows: int, length: int, first: int | Array = 0
+) -> Int[Array, "rows t"] | None:
+    """Positions for each text, if the encoding draws them at random; else None, for positions in order.
+
+    `first` is the number of the first text in its batch.
+    """
     draw = model.new_encoding().record.sample_positions
-    return None if draw is None else jax.vmap(lambda of_row: draw(of_row, length))(jax.random.split(key, rows))
+    if draw is None:
+        return None
+    return jax.vmap(lambda row: draw(jax.random.fold_in(key, row), length))(first + jnp.arange(rows))
 
 
 def logits_of(model: LanguageModel, variables: Variables, tokens: Int[Array, "batch t"]) -> Array:

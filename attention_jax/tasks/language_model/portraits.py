@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.modules.mixers import MIXERS
 from attention_jax.ops.positions import Encoding, Spec
+from attention_jax.ops.stacking import unstack_layers
 from attention_jax.tasks.language_model.model import draw_positions
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.training.state import Variables
@@ -25,7 +26,7 @@ def write_portraits(session: Session, config: ConfigDict, folder: Path, variable
     encodings of their own, the first layer's is kept.
     """
     np.savez_compressed(folder / "attention.npz", **_attention(session, config, variables))  # type: ignore[arg-type]
-    encoding, params = session.evaluated_model.new_encoding(), variables["params"]
+    encoding, params = session.evaluated_model.new_encoding(), unstack_layers(variables)["params"]
     own = params.get("encoding") or params["layer_0"].get("encoding", {})
     np.savez_compressed(folder / "encoding.npz", **portrait(encoding.record, encoding.sizes, own))  # type: ignore[arg-type]
 

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,11 +15,13 @@ from attention_jax.data.text import Text
 from attention_jax.data.text_tokenizers import TextTokenizer, encode
 from attention_jax.data.tokenizers import EOS, PAD, UNK
 from attention_jax.errors import UserError
+from attention_jax.files import read_json
 from attention_jax.modules.attention import NO_EDITS, Edits
 from attention_jax.modules.mixers import ATTENTION
 from attention_jax.tasks.choosing import require_drawing
 from attention_jax.tasks.language_model.generating import Drawing, Generator, Request
 from attention_jax.tasks.language_model.session import Session
+from attention_jax.training.progress import tell
 from attention_jax.training.state import Variables
 
 PROMPTS: dict[str, Callable[[str], list[str]]] = {"whole": lambda text: [text], "lines": lambda text: text.splitlines()}
@@ -73,7 +74,7 @@ def generate(
                 yield between
                 yield from _ended(iter([whole]))
                 between = RULE + LINE
-    print(pace, file=sys.stderr)
+    tell(str(pace))
 
 
 def write_samples(session: Session, config: ConfigDict, variables: Variables, folder: Path) -> None:
@@ -94,11 +95,14 @@ def write_samples(session: Session, config: ConfigDict, variables: Variables, fo
 
 
 def read_samples(folder: Path) -> list[str]:
-    """The texts that `write_samples` wrote; none if it wrote nothing."""
+    """The texts that `write_samples` wrote; none if it wrote nothing. Raises UserError for a line that it did not."""
     path = folder / "samples.jsonl"
     if not path.exists():
         return []
-    return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").split(LINE) if line]
+    try:
+        return ["".join(read_json(line)["text"]) for line in path.read_bytes().split(b"\n") if line]
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{path}: damaged: a line is not what the run wrote. Remove it.") from None
 
 
 def request_of(asked: ConfigDict, text: Text) -> Request:

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.placement import LAYERS
 from attention_jax.modules.mixers import MIXERS
 from attention_jax.tasks.language_model.generating import Generator
 from attention_jax.tasks.language_model.measuring import Total, total_of
@@ -19,6 +20,8 @@ from attention_jax.tasks.language_model.model import build, init, loss
 from attention_jax.tasks.language_model.source import Measure, Opener, Source
 from attention_jax.tasks.sections import of_section
 from attention_jax.training.description import Description, description_of
+from attention_jax.training.feeding import shapes_of
+from attention_jax.training.placement import Placement
 from attention_jax.training.saved import Init, best_variables
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
@@ -90,6 +93,11 @@ class Session:
         """key → fresh variables. The model is made here, outside of any trace, because a trace's values end with it."""
         return functools.partial(init, self.model)
 
+    @property
+    def placement(self) -> Placement:
+        """Where the model's parameters lie."""
+        return Placement(LAYERS)
+
     @functools.cached_property
     def loss(self) -> Loss:
         """The loss of a training step, with the label smoothing of its dynamic values."""
@@ -133,17 +141,15 @@ class Session:
         """
         if run not in self._restored:
             self._restored.clear()
-            self._restored[run] = best_variables(config, run, self.init, self.source.tokenizer_digest)
+            vocabulary = self.source.tokenizer_digest
+            self._restored[run] = best_variables(config, run, self.init, vocabulary, self.placement)
         return self._restored[run]
 
     @functools.cached_property
     def description(self) -> Description:
         """Shapes of the parameters and of one step."""
-        table, rows = self.source.batches(0, 0, 1)
-        shape = functools.partial(_of_rows, rows.shape[1])
-        return description_of(
-            self.config, self.init, self.loss, jax.tree.map(shape, table), self.source.traced(self.config)
-        )
+        batch = shapes_of(self.source.batches(0, 0, 1))
+        return description_of(self.config, self.init, self.loss, batch, self.placement, self.source.traced(self.config))
 
     @functools.cached_property
     def cost(self) -> dict[str, float]:
@@ -163,7 +169,3 @@ class Session:
                 f"{section}.{error} Raise config.model.max_length (of randomized positions, longest), or lower "
                 f"{self.source.length_keys}."
             ) from None
-
-
-def _of_rows(count: int, column: jax.Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((count, *column.shape[1:]), column.dtype)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
@@ -13,6 +12,7 @@ from attention_jax.data.text_tokenizers import digest
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.tasks.language_model.model import Texts
+from attention_jax.training.feeding import Batches
 from attention_jax.training.state import Variables
 
 Curves = dict[str, dict[str, float]]  # measure → length → value
@@ -27,14 +27,13 @@ class Source(NamedTuple):
     lengths: tuple[int, ...]  # of texts that are measured
     longest: int  # tokens of the longest text of all
     length_keys: str  # the config's keys that decide `longest`, with their values
-    batches: Callable[[int, int, int], tuple[Any, np.ndarray]]  # (seed, step, stop) → table, rows of one call's steps
+    batches: Callable[[int, int, int], Batches]  # (seed, step, stop) → those of one call
     texts: Callable[[Any, Any], Texts]  # (rows of the table, dynamic values) → a batch
     measure: Callable[[LanguageModel], Measure]
     example: Callable[[ConfigDict, int], Int[Array, "1 t"]]  # the tokens of one text of a length
     steps_per_epoch: int
     traced: Callable[[ConfigDict], dict[str, Any]] = lambda config: {}  # dynamic values that only this source has
     measure_so_far: Callable[[LanguageModel], Measure] = lambda model: lambda variables, config: {}  # during training
-    is_table_shared: bool = True  # whether a step's table is the same for every seed
     has_segments: bool = False  # whether rows are packed documents
     text: Text | None = None  # the text with its tokenizer, if there is one
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from attention_jax import hosts
 from attention_jax.data.config import TextConfig
 from attention_jax.data.packing import Packed
 from attention_jax.data.text import Counts, TextSplit
@@ -22,6 +23,7 @@ from attention_jax.tasks.language_model.measuring import figures_of, total_of
 from attention_jax.tasks.language_model.model import Texts
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.tasks.language_model.source import Measure, Source, require_positive
+from attention_jax.training.feeding import Batches
 from attention_jax.training.state import Variables
 
 Stream = Windows | Packed
@@ -36,7 +38,7 @@ def open_stream(config: ConfigDict, folder: Path | None) -> Source:
     """
     data = config.data
     check(config)
-    text = None if folder is None else load_text(folder, which(data))
+    text = None if folder is None else hosts.in_turn(lambda: load_text(folder, which(data)))
     splits = _no_text(data.length) if text is None else text.splits
     stream = PACKINGS[data.packing](splits["train"], data.length, data.batch)
     shown = jnp.asarray(np.array(splits["validation"].tokens[: data.length])[None], jnp.int32)
@@ -52,7 +54,6 @@ def open_stream(config: ConfigDict, folder: Path | None) -> Source:
         example=lambda config, length: shown[:, :length],
         steps_per_epoch=config.train.steps,
         measure_so_far=lambda model: _measure_so_far(config, splits["validation"], model),
-        is_table_shared=False,
         has_segments=data.packing == "documents",
         text=text,
     )
@@ -121,19 +122,15 @@ def _counted(counts: Counts) -> dict[str, int]:
     return {name: getattr(counts, name) for name in ("tokens", "words", "bytes", "unknown")}
 
 
-def _batches(stream: Stream, steps_per_call: int) -> Callable[[int, int, int], tuple[dict, np.ndarray]]:
-    """(seed, step, stop) → a table of one call's rows, padded to `steps_per_call` steps, and each step's rows of it."""
+def _batches(stream: Stream, steps_per_call: int) -> Callable[[int, int, int], Batches]:
+    """(seed, step, stop) → the batches of one call."""
 
-    def batches(seed: int, step: int, stop: int) -> tuple[dict, np.ndarray]:
-        count = min(stop - step, steps_per_call)
-        rows = stream.rows(seed, step, step + count)._asdict()
-        missing = (steps_per_call - count) * stream.batch
-        table = {
-            name: np.pad(rows[name].reshape(-1, stream.length), ((0, missing), (0, 0)))
-            for name in ("tokens", "targets", "segments", "positions")
-            if rows[name] is not None
-        }
-        return table, np.arange(count * stream.batch, dtype=np.int32).reshape(count, stream.batch)
+    def read(rows):
+        found = stream.at(rows)._asdict()
+        return {name: found[name] for name in ("tokens", "targets", "segments", "positions") if found[name] is not None}
+
+    def batches(seed: int, step: int, stop: int) -> Batches:
+        return Batches(stream.drawn(seed, step, min(stop, step + steps_per_call)), read=read)
 
     return batches
 

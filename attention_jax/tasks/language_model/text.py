@@ -10,13 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from attention_jax import hosts
 from attention_jax.data.config import TextConfig
 from attention_jax.data.text_importing import identify_text, load_text, require_usable
+from attention_jax.data.tokenizers import PAD
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.ops.losses import cross_entropy
 from attention_jax.tasks.language_model.model import Texts, logits_of
 from attention_jax.tasks.language_model.source import Source, length_keys, lengths_of, require_positive
+from attention_jax.training.feeding import Batches
+from attention_jax.training.placement import everywhere
 from attention_jax.training.state import Variables
 
 TASK = "text"
@@ -35,7 +39,7 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
         raise UserError(f"config.data.task={data.task!r}: with config.data.source='text' choose {TASK!r}.")
     require_positive(data, "length", "batch", "evaluated", "sampled")
     contexts = lengths_of(data)
-    text = None if folder is None else load_text(folder, _which(data))
+    text = None if folder is None else hosts.in_turn(lambda: load_text(folder, _which(data)))
     if text is None:
         nothing = np.zeros(math.lcm(*contexts) + data.length + 2, np.uint16)
         train, held_out, vocabulary = nothing, nothing, data.vocabulary
@@ -51,12 +55,12 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
                 "config.data.factors."
             )
     starts = np.arange(0, len(train) - data.length, max(data.length // STRIDE, 1))
-    windows = jnp.asarray(train[starts[:, None] + np.arange(data.length + 1)], jnp.int32)
+    table = {"tokens": train[starts[:, None] + np.arange(data.length + 1)].astype(np.int32)}
 
     def batches(seed, step, stop):
         steps = range(step, min(stop, step + config.train.steps_per_call))
         drawn = [np.random.default_rng((seed, now)).integers(len(starts), size=data.batch) for now in steps]
-        return {"tokens": windows}, np.stack(drawn)
+        return Batches(np.stack(drawn), table)
 
     return Source(
         vocabulary=vocabulary,
@@ -65,7 +69,7 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
         longest=contexts[-1],
         length_keys=length_keys(data),
         batches=batches,
-        texts=lambda rows, hyper: Texts.of_whole(rows["tokens"], *[jnp.ones(rows["tokens"].shape, bool)] * 2),
+        texts=lambda rows, hyper: Texts.of_whole(rows["tokens"], *[rows["tokens"] != PAD] * 2),
         measure=functools.partial(_measure, data, held_out, contexts),
         example=lambda config, length: jnp.asarray(held_out[None, :length], jnp.int32),
         steps_per_epoch=config.train.steps,
@@ -121,7 +125,8 @@ def _measure(data: ConfigDict, tokens: np.ndarray, contexts: tuple[int, ...], mo
         windows = tokens[filled[:, None] + np.arange(context + 1)].astype(np.int32).reshape(-1, rows, context + 1)
         is_real = (np.arange(len(filled)) < len(starts)).reshape(-1, rows)
         count = len(starts) * (1 if only_last else context)
-        return float(np.exp(total(variables, windows, is_real, only_last) / count))
+        nats = total(variables, *everywhere((windows, is_real), variables), only_last)
+        return float(np.exp(whole(nats) / count))
 
     def measure(variables: Variables, config: ConfigDict):
         del config

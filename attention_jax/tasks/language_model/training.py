@@ -19,6 +19,6 @@ def task_of(session: Session) -> Task:
         batches=session.source.batches,
         steps_per_epoch=session.source.steps_per_epoch,
         evaluate=evaluate,
-        is_table_shared=session.source.is_table_shared,
         vocabulary=session.source.tokenizer_digest,
+        placement=session.placement,
     )

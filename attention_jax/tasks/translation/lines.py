@@ -1,7 +1,6 @@
 """Translating lines of text, as they are read."""
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from attention_jax.data.tokenizers import UNK
 from attention_jax.errors import UserError
 from attention_jax.tasks.translation.outputs import ATTENTION_WRITERS
 from attention_jax.tasks.translation.translating import Trained, encode, translate, translate_n_best
+from attention_jax.training.progress import tell
 
 TRANSLATED_AT_ONCE = 512  # lines
 
@@ -42,11 +42,9 @@ def translate_lines(config: ConfigDict, trained: Trained, lines: Iterable[str], 
         for number, _ in block:
             yield from _written(translated.get(number, ()), trained.corpus.target.decode, config.evaluate.n_best)
     if unknown:
-        print(
-            f"{unknown:,} of {words:,} source tokens are not in the vocabulary: each is read as <unk>", file=sys.stderr
-        )
+        tell(f"{unknown:,} of {words:,} source tokens are not in the vocabulary: each is read as <unk>")
     if attention_file:
-        print(f"no line to translate: {attention_file} was not written", file=sys.stderr)
+        tell(f"no line to translate: {attention_file} was not written")
 
 
 def _blocks(numbered: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:

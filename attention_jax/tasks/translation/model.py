@@ -9,20 +9,24 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from attention_jax.data.config import require_buckets
 from attention_jax.data.tokenizers import BOS, EOS, PAD
 from attention_jax.errors import UserError
 from attention_jax.models import TRANSLATORS
+from attention_jax.models.placement import PLACEMENTS
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.tasks.sections import of_section, types_of
 from attention_jax.training.description import Description, description_of
+from attention_jax.training.placement import Placement
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
 
 
 def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
     """The model that `config.model` names. Raises UserError for values that do not fit."""
+    require_buckets(config.data.buckets)
     if config.model.name not in TRANSLATORS:
         raise UserError(f"config.model.name={config.model.name!r}: choose one of {', '.join(TRANSLATORS)}.")
     sizes = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
@@ -67,7 +71,12 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
     """The description of a training step on `rows` pairs that are padded to `length`."""
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"source": tokens, "target": tokens}
-    return description_of(config, functools.partial(init, model), training_loss(model), batch)
+    return description_of(config, functools.partial(init, model), training_loss(model), batch, placement_of(config))
+
+
+def placement_of(config: ConfigDict) -> Placement:
+    """Where the model's parameters lie."""
+    return Placement(PLACEMENTS[config.model.name])
 
 
 def require_room(model: nn.Module, length: int) -> None:

@@ -12,7 +12,8 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.corpus import Split
 from attention_jax.data.sentences import Sentences
-from attention_jax.files import write_whole
+from attention_jax.errors import UserError
+from attention_jax.files import no_link, write_whole
 from attention_jax.reports.attention import attention_figure, head_figures
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table, render
@@ -20,6 +21,7 @@ from attention_jax.tasks.translation.measuring import sentence_scores
 from attention_jax.tasks.translation.translating import Trained, align, attention, translate
 
 SHOWN_TRANSLATIONS = 30
+MEASURE = "Delete the run's result.json; --mode=train then measures again."
 SHOWN_HEADS = 3  # how many sentences have every layer and head drawn
 KEPT_ATTENTION = 2  # how many sentences have their attention kept, for a sweep to draw side by side
 
@@ -41,7 +43,22 @@ def write_outputs(config: ConfigDict, folder: Path, trained: Trained, outputs: l
         scores[f"{name}.references"] = hashlib.sha256(texts.encode()).hexdigest()
     if trained.programs.alignment is not None and outputs[0]:
         scores |= _kept_attention(trained, splits[next(iter(outputs[0]))])
-    np.savez_compressed(folder / "scores.npz", **scores)
+    with open(folder / "scores.npz", "wb", opener=no_link) as file:
+        np.savez_compressed(file, **scores)
+
+
+def read_predictions(folder: Path, name: str, count: int) -> list[str]:
+    """The first seed's first translations of a split. Raises UserError where the file has fewer, or is damaged."""
+    path = folder / f"predictions.{name}.txt"
+    try:
+        found = path.read_bytes().decode().split("\n")[:-1]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}). {MEASURE}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: damaged: byte {error.start:,} is not UTF-8. {MEASURE}") from None
+    if len(found) < count:
+        raise UserError(f"{path}: damaged: {len(found):,} lines, and {count:,} or more are needed. {MEASURE}")
+    return found[:count]
 
 
 def _kept_attention(trained: Trained, split: Split) -> dict[str, np.ndarray]:

@@ -6,15 +6,17 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from attention_jax import hosts
 from attention_jax.data.batching import split_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, Reference, load_references
 from attention_jax.data.importing import load_or_import
 from attention_jax.data.tokenizers import split_words
 from attention_jax.tasks.translation.combining import COMBINE, require_combination, require_mean
-from attention_jax.tasks.translation.model import build, describe, init
+from attention_jax.tasks.translation.model import build, describe, init, placement_of
 from attention_jax.tasks.translation.programs import Translator, translator
 from attention_jax.tasks.translation.translating import Trained
+from attention_jax.training.placement import Placement
 from attention_jax.training.saved import Init
 
 
@@ -38,7 +40,7 @@ class Session:
     def corpus(self) -> Corpus:
         """The corpus, with the vocabularies of `config.train.init_from` if that names a run."""
         start = self.config.train.init_from
-        return load_or_import(self.folder, self.data, Path(start) / "data" if start else None)
+        return hosts.in_turn(lambda: load_or_import(self.folder, self.data, Path(start) / "data" if start else None))
 
     @functools.cached_property
     def programs(self) -> Translator:
@@ -59,6 +61,11 @@ class Session:
         """key → fresh variables. The model is made here, outside of any trace, because a trace's values end with it."""
         return functools.partial(init, self.programs.model)
 
+    @property
+    def placement(self) -> Placement:
+        """Where the model's parameters lie."""
+        return placement_of(self.config)
+
     def trained(self, config: ConfigDict, run: Path) -> list[Trained]:
         """The models of a trained run that translate, for each seed, as `config.evaluate` says.
 
@@ -66,7 +73,7 @@ class Session:
         """
         if run not in self._restored:
             self._restored.clear()
-            saved = (config, run, self.init, self.corpus.vocabulary)
+            saved = (config, run, self.init, self.corpus.vocabulary, self.placement)
             of_seeds = COMBINE[config.evaluate.combine](config.evaluate.last, *saved)
             self._restored[run] = [Trained(self.programs, members, self.corpus, self.data) for members in of_seeds]
         return self._restored[run]

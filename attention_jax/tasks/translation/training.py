@@ -3,15 +3,15 @@
 from typing import Any
 
 import flax.traverse_util
-import jax
 import numpy as np
 
-from attention_jax.data.batching import TrainingBatches, gather_on_host, split_buckets
+from attention_jax.data.batching import TrainingBatches, split_buckets
 from attention_jax.errors import UserError
 from attention_jax.tasks.translation.measuring import measure_split, training_nll
 from attention_jax.tasks.translation.model import training_loss
 from attention_jax.tasks.translation.session import Session
 from attention_jax.tasks.translation.translating import Trained
+from attention_jax.training.feeding import Batches
 from attention_jax.training.loop import Task
 
 BEST_BY = ("validation.bleu", "validation.loss", "train.nll", "train.loss")
@@ -22,14 +22,14 @@ def task_of(session: Session) -> Task:
     _require_best_by(session)
     data, steps_per_call = session.data, session.config.train.steps_per_call
     buckets = split_buckets(session.corpus.splits["train"], data.batch_tokens)
-    tables = jax.device_put([bucket.rows(np.arange(len(bucket.pairs))) for bucket in buckets]) if data.on_device else []
+    tables = [bucket.rows(np.arange(len(bucket.pairs))) for bucket in buckets] if data.on_device else []
     ordered = TrainingBatches(buckets, steps_per_call)
 
     def batches(seed, step, stop):
         steps = ordered.take(seed, step, stop)
         if data.on_device:
-            return tables[steps.bucket], steps.rows
-        return gather_on_host(buckets[steps.bucket], steps.rows, steps_per_call)
+            return Batches(steps.rows, tables[steps.bucket])
+        return Batches(steps.rows, read=buckets[steps.bucket].rows)
 
     return Task(
         init=session.init,
@@ -37,15 +37,14 @@ def task_of(session: Session) -> Task:
         batches=batches,
         steps_per_epoch=ordered.steps_per_epoch,
         evaluate=lambda variables: measure_so_far(session, variables),
-        is_table_shared=data.on_device,
         vocabulary=session.corpus.vocabulary,
+        placement=session.placement,
     )
 
 
 def measure_so_far(session: Session, variables: Any) -> dict[str, float]:
     """The metrics during training, by their full names, of training pairs and of the validation split."""
-    placed = jax.device_put(variables, jax.devices()[0])  # as what is read from a checkpoint is: it shares programs
-    trained = Trained(session.programs, (placed,), session.corpus, session.data)
+    trained = Trained(session.programs, (variables,), session.corpus, session.data)
     numbers: dict[str, dict] = {"train": {"nll": training_nll(trained)}}
     if "validation" in session.corpus.splits:
         numbers["validation"] = measure_split(trained, session.corpus.splits["validation"], session.config).numbers

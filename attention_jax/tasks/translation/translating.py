@@ -4,9 +4,9 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
+from attention_jax import stopping
 from attention_jax.data.batching import NO_ROW, in_order, make_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus
@@ -16,6 +16,7 @@ from attention_jax.evaluation.translation import Batch, Batches, gather_rows
 from attention_jax.modules.attention import NO_EDITS, Edits
 from attention_jax.tasks.translation.model import require_room
 from attention_jax.tasks.translation.programs import Members, Translator
+from attention_jax.training.placement import spread_rows, whole
 
 EVALUATION_TOKENS = 2048  # padded tokens on each side of a batch in evaluation, those of every beam
 
@@ -30,8 +31,9 @@ class Trained(NamedTuple):
     edits: Edits = NO_EDITS
 
     def apply(self, program: Any, batch: Batch) -> Any:
-        """One of the programs, on a batch."""
-        return program(self.members, batch, dict(self.edits))
+        """One of the programs, on a batch, its rows over all devices. Raises Interrupted where a stop is asked for."""
+        stopping.poll()
+        return whole(program(self.members, spread_rows(batch, self.members), dict(self.edits)))
 
 
 def translate_texts(trained: Trained, texts: Sequence[str]) -> list[str]:
@@ -58,7 +60,7 @@ def translate_n_best(trained: Trained, sources: Sentences, count: int) -> list[l
     """The `count` best translations of every source, best first, with scores: nats divided by the length penalty."""
     of_sources: dict[int, list[tuple[float, list[int]]]] = {}
     for indices, batch in _searched(trained, sources):
-        tokens, scores = jax.device_get(trained.apply(trained.programs.n_best, batch))
+        tokens, scores = trained.apply(trained.programs.n_best, batch)
         for row, index in enumerate(indices.tolist()):
             ids = (hypothesis[hypothesis != PAD].tolist() for hypothesis in tokens[row, :count])
             of_sources[index] = list(zip(scores[row, :count].tolist(), ids, strict=True))
@@ -76,7 +78,7 @@ def attention(trained: Trained, source: Sentences, target: Sentences) -> list[di
     """The weights of all layers and heads for every pair, teacher forced, by kind: `[layers, heads, Q, K]`."""
     of_pairs: dict[int, dict[str, np.ndarray]] = {}
     for indices, batch in batches_of(trained, source, target):
-        kinds = jax.device_get(trained.apply(trained.programs.weights, batch))
+        kinds = trained.apply(trained.programs.weights, batch)
         for row, index in enumerate(indices.tolist()):
             t, s = len(target[index]), len(source[index])
             sizes = {"encoder": (s, s), "decoder": (t, t), "cross": (t, s)}

@@ -98,14 +98,14 @@ def test_packed_documents_are_measured_each_alone(tmp_path):
 def test_a_call_holds_its_own_rows_and_only_those(tmp_path, packing):
     path = write_folder(tmp_path / "texts", DOCUMENTS)
     session = opened(tmp_path, data__path=path, data__packing=packing)
-    table, rows = session.source.batches(3, 5, 8)
-    assert rows.shape == (3, 3)
-    assert {part.shape for part in table.values()} == {(12, 16)}
-    assert not table["targets"][9:].any()
-    assert ("segments" in table) == (packing == "documents") == session.source.has_segments
-    alone, _ = session.source.batches(3, 6, 7)
-    texts = session.source.texts({name: part[rows[1]] for name, part in table.items()}, {})
-    np.testing.assert_array_equal(texts.tokens, alone["tokens"][:3])
+    call = session.source.batches(3, 5, 8)
+    assert call.rows.shape == (3, 3)
+    read = call.read(call.rows)
+    assert {part.shape for part in read.values()} == {(3, 3, 16)}
+    assert ("segments" in read) == (packing == "documents") == session.source.has_segments
+    alone = session.source.batches(3, 6, 7)
+    texts = session.source.texts({name: part[1] for name, part in read.items()}, {})
+    np.testing.assert_array_equal(texts.tokens, alone.read(alone.rows)["tokens"][0])
     np.testing.assert_array_equal(texts.is_counted, np.asarray(texts.targets) != PAD)
     np.testing.assert_array_equal(
         texts.tokens[:, 1:][texts.is_counted[:, 1:]], texts.targets[:, :-1][texts.is_counted[:, 1:]]

@@ -10,7 +10,6 @@ from attention_jax.data.batching import TrainingBatches, split_buckets
 from attention_jax.ops.dropout import Dropout
 from attention_jax.tasks.translation.model import init, loss
 from attention_jax.tasks.translation.session import Session
-from attention_jax.tasks.translation.training import measure_so_far
 from attention_jax.training.cost import flops
 from configs.nmt import get_config
 
@@ -36,18 +35,6 @@ def test_what_a_session_makes_is_no_part_of_a_trace_that_first_asks_for_it(tmp_p
     words = jnp.array([[4, 5, 2, 0]])
     tokens = session.programs.translate((variables,), {"source": words, "index": jnp.arange(1)})
     assert tokens.shape[0] == 1
-
-
-def test_what_is_measured_during_training_and_of_what_is_read_again_shares_its_programs(tmp_path):
-    config = get_config("bahdanau,embedded")
-    config.model.kwargs.update(embedding=8, hidden=8)
-    session = Session(config, tmp_path / "data")
-    trained = jax.jit(session.init)(jax.random.key(0))
-    measure_so_far(session, trained)
-    programs = session.programs.loss, session.programs.translate, session.programs.alignment
-    compiled = [program._cache_size() for program in programs]
-    measure_so_far(session, jax.device_put(trained, jax.sharding.SingleDeviceSharding(jax.devices()[0])))
-    assert [program._cache_size() for program in programs] == compiled
 
 
 def step_flops(model, bucket):

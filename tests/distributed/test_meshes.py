@@ -1,0 +1,25 @@
+"""One run on one device and on a mesh of eight."""
+
+import numpy as np
+import pytest
+
+from tests.distributed.launching import MODELS, losses, run
+
+MIXED = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_a_run_has_the_same_losses_on_a_mixed_mesh_of_eight_devices(tmp_path, model):
+    run(model, tmp_path / "one", 50)
+    run(model, tmp_path / "eight", 50, 8, **MIXED)
+    np.testing.assert_allclose(losses(tmp_path / "eight"), losses(tmp_path / "one"), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_on_other_devices_to_losses_equal_to_rounding(tmp_path):
+    for steps, devices, mesh in ((8, 8, {"mesh__data": 8}), (16, 4, {"mesh__data": 1, "mesh__fsdp": 4}), (24, 1, {})):
+        run("transformer", tmp_path / "moved", steps, devices, optimizer__decay_steps=24, **mesh)
+    whole = tmp_path / "same"
+    run("transformer", whole, 24, optimizer__decay_steps=24)
+    np.testing.assert_allclose(losses(tmp_path / "moved"), losses(whole), rtol=1e-5)
