@@ -20,7 +20,7 @@ from attention_jax.ops.losses import cross_entropy
 from attention_jax.tasks.language_model.model import Texts, logits_of
 from attention_jax.tasks.language_model.source import Source, length_keys, lengths_of, require_positive
 from attention_jax.training.feeding import Batches
-from attention_jax.training.placement import everywhere
+from attention_jax.training.placement import everywhere, whole
 from attention_jax.training.state import Variables
 
 TASK = "text"
