@@ -59,6 +59,12 @@ METRICS = (
     Metric("train.learning_rate", NEITHER, 0, math.inf, "rate"),
     Metric("train.tokens", NEITHER, 0, math.inf, "tokens"),
     Metric("train.step_seconds", LESS, 0, math.inf, "seconds"),
+    Metric("train.update_norm", NEITHER, 0, math.inf, "norm"),
+    Metric("train.skipped", LESS, 0, math.inf, "steps"),
+    Metric("*tokens_per_second", MORE, 0, math.inf, "tokens a second"),
+    Metric("*mfu", MORE, 0, 1, "share"),
+    Metric("goodput.steps", MORE, 0, 1, "share"),
+    Metric("goodput.*", LESS, 0, 1, "share"),
     Metric("*nll", LESS, 0, math.inf, NATS, TOKENS),
     Metric("*loss", LESS, 0, math.inf, NATS, TOKENS),
     Metric("*perplexity", LESS, 1, math.inf, "perplexity a token", TOKENS, is_log=True),
@@ -89,7 +95,6 @@ METRICS = (
     Metric("cost.parameters", LESS, 0, math.inf, "parameters"),
     Metric("cost.flops", LESS, 0, math.inf, "FLOPs"),
     Metric("cost.step_seconds", LESS, 0, math.inf, "seconds"),
-    Metric("cost.tokens_per_second", MORE, 0, math.inf, "tokens a second"),
     Metric("*seconds", LESS, 0, math.inf, "seconds"),
 )
 

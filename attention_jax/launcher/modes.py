@@ -38,6 +38,7 @@ from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.sharing import share_work
 from attention_jax.sweeps.working import work
 from attention_jax.terminal import put, write
+from attention_jax.training.clock import goodput
 from attention_jax.training.progress import tell
 from attention_jax.training.replay import watched
 
@@ -64,6 +65,8 @@ def train(experiment: Experiment, request: Request) -> None:
             if run.seeds_before:
                 result |= made_by([run.result() or {}, result])
             result["seconds"] = round(trained.seconds(), 2)
+            if together.trainer is not None:
+                result["goodput"] = goodput(trained.clock.seconds, trained.seconds())
             _write_report(experiment, session, config, trained, result, run.path.name)
             write_result(trained.own, result)
             take(run.own)

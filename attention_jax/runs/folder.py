@@ -167,7 +167,7 @@ def open_run(
     """
     is_new = not path.exists()
     is_kept = hosts.by_first(lambda: _is_written(path, ignoring))
-    with hold(path) if is_kept else contextlib.nullcontext(), _own_folder(path) as own:
+    with hold(path) if is_kept else contextlib.nullcontext(), own_folder(path) as own:
         before = hosts.by_first(lambda: _seeds_before(path, config, extend, ignoring))
         is_started = before["is_started"]
         run = Run(path, started, profile, own=own)
@@ -191,7 +191,7 @@ def _is_written(path: Path, ignoring: str) -> bool:
 
 
 @contextlib.contextmanager
-def _own_folder(path: Path) -> Iterator[Path]:
+def own_folder(path: Path) -> Iterator[Path]:
     """Where this host writes: in the run's folder if it is the first, else in a folder that is removed in the end."""
     if hosts.is_first():
         yield path

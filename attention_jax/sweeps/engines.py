@@ -62,6 +62,8 @@ def processes(work: Work, settings: Mapping[str, Any]) -> None:
 def slurm(work: Work, settings: Mapping[str, Any]) -> None:
     """A job array of SLURM's through submitit: a task that is preempted is queued again and goes on.
 
+    With several `nodes`, or `tasks_per_node`, each worker is so many processes, which train its cells together.
+
     Raises UserError where SLURM is not there, and for values that cannot stand in a job's script.
     """
     for program in ("sbatch", "srun"):
@@ -70,7 +72,8 @@ def slurm(work: Work, settings: Mapping[str, Any]) -> None:
                 f"config.sweep.engine='slurm': there is no {program} on this machine's PATH: run it where SLURM is."
             )
     executor = executor_of(work.logs, settings)
-    task = _Task(tuple(work.command), str(work.cwd))
+    together = settings["nodes"] * settings["tasks_per_node"] > 1
+    task = _Task((*work.command, *["--config.distributed=auto"] * together), str(work.cwd))
     with executor.batch():
         jobs = [executor.submit(task) for _ in range(settings["workers"])]
     tell(f"submitted {jobs[0].job_id.partition('_')[0]}: {len(jobs)} tasks; logs in {work.logs}")
@@ -88,13 +91,14 @@ def executor_of(logs: Path, settings: Mapping[str, Any]) -> Any:
     partition, folder = settings["partition"], str(logs.absolute() / "%j")
     if not isinstance(partition, str) or not PARTITION.fullmatch(partition):
         raise UserError(f"config.sweep.partition={partition!r}: needs a partition's name, or several with commas.")
-    for name in ("gpus", "minutes", "cpus"):
+    for name in ("gpus", "minutes", "cpus", "nodes", "tasks_per_node"):
         if type(settings[name]) is not int:
             raise UserError(f"config.sweep.{name}={settings[name]!r}: needs a whole number.")
     if not folder.isprintable():
         raise UserError(f"--workdir: {folder!r} has a character that cannot stand in a job's script: rename it.")
     executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
     asked = {"slurm_partition": partition, "gpus_per_node": settings["gpus"]}
+    asked |= {name: settings[name] for name in ("nodes", "tasks_per_node") if settings[name] > 1}
     executor.update_parameters(
         name="attention_jax",
         timeout_min=settings["minutes"],
@@ -148,6 +152,7 @@ def _watch(work: Work, is_running: Callable[[], bool]) -> None:
             time.sleep(POLL)
             stopping.poll()
             bar.update(work.done() - bar.n)
+    stopping.poll()
 
 
 def _start(work: Work, rank: int, count: int) -> subprocess.Popen:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
+from attention_jax import hosts
 from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run
 from attention_jax.runs.training import Bar, Member, hooks_of, hypers_of, open_checkpoints, restore, tell
@@ -59,9 +60,9 @@ def train_wave(wave: Wave, together: Together, until: int, bar: Bar) -> list[int
 def _own_states(wave: Wave, trainer: Trainer) -> list[TrainState] | None:
     """Every cell's own last checkpoint, where all have one and of the same step."""
     found: list[TrainState] = []
+    if not hosts.by_first(lambda: all(steps_in(run.checkpoints) for run in wave.runs)):
+        return None
     for config, run in zip(wave.configs, wave.runs, strict=True):
-        if not steps_in(run.checkpoints):
-            return None
         members = [Member(config, run, seed) for seed in config.seeds]
         with open_checkpoints(run.checkpoints, trainer, members) as checkpoints:
             found += restore(trainer, members, checkpoints, lambda: None)

@@ -14,6 +14,8 @@ SWEEP = {
     "match_unit": 1,  # of which it is a multiple, such as the number of heads for a width
     "any_code": False,  # take cells that other versions of the code made for done
     "partition": "",  # of SLURM, and what a task gets there
+    "nodes": 1,  # of a worker, and its processes on each: more than one of both together train a cell
+    "tasks_per_node": 1,
     "minutes": 60,
     "gpus": 0,
     "cpus": 1,

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from attention_jax import stopping
+from attention_jax import hosts, stopping
 from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import metric
 from attention_jax.runs.experiment import Together, finished
-from attention_jax.runs.folder import Busy, Run, hold, to_json, write_result, write_whole
+from attention_jax.runs.folder import Busy, Run, hold, own_folder, to_json, write_result, write_whole
 from attention_jax.runs.training import Bar, tell
 from attention_jax.sweeps.folder import Sweep, changed_since
 from attention_jax.sweeps.plan import Program
@@ -57,7 +57,8 @@ def _climb(sweep: Sweep, rung: int, bar: Bar) -> None:
         for program in programs:
             _work_on(sweep, program, rung, bar, wait)
     with hold(sweep.path / "waves" / f"rung-{rung}", True):
-        drop_worst(sweep, [name for program in programs for wave in program.waves for name in wave], rung)
+        names = [name for program in programs for wave in program.waves for name in wave]
+        drop_worst(sweep, names, rung)
 
 
 def _work_on(sweep: Sweep, program: Program, rung: int | None, bar: Bar, wait: bool = False) -> None:
@@ -70,7 +71,7 @@ def _work_on(sweep: Sweep, program: Program, rung: int | None, bar: Bar, wait: b
     in_step = population.halving and not population.across
     shares = [list(waves)] if in_step else [[index] for index in waves]
     for share in shares:
-        stopping.poll()
+        stopping.poll_alone()
         with contextlib.ExitStack() as stack:
             try:
                 homes = {index: sweep.path / "waves" / f"{program.name}-{index}" for index in share}
@@ -94,10 +95,17 @@ def _work_on(sweep: Sweep, program: Program, rung: int | None, bar: Bar, wait: b
 
 def _is_there(sweep: Sweep, name: str, rung: int | None) -> bool:
     """Whether a cell is done, or every seed of it has reached a rung."""
-    if sweep.is_done(name):
-        return True
-    lines = () if rung is None else Run(sweep.cell(name), 0.0).metrics()
-    return {*sweep.flat[name]["seeds"]} == {line["seed"] for line in lines if line["step"] >= (rung or 0)}
+    return hosts.by_first(lambda: sweep.is_done(name) or (rung is not None and _has_reached(sweep, name, rung)))
+
+
+def _is_done(sweep: Sweep, name: str) -> bool:
+    """Whether a cell is done, as all hosts see it."""
+    return hosts.by_first(lambda: sweep.is_done(name))
+
+
+def _has_reached(sweep: Sweep, name: str, rung: int) -> bool:
+    lines = Run(sweep.cell(name), 0.0).metrics()
+    return {*sweep.flat[name]["seeds"]} == {line["seed"] for line in lines if line["step"] >= rung}
 
 
 def _run(
@@ -112,7 +120,8 @@ def _run(
     for rung in () if population.across else population.rungs:
         if rung < steps:
             _train_all(sweep, together, waves, rung, bar)
-            drop_worst(sweep, [name for names in waves.values() for name in names], rung)
+            reached = [name for names in waves.values() for name in names]
+            drop_worst(sweep, reached, rung)
     _train_all(sweep, together, waves, steps, bar)
 
 
@@ -136,10 +145,10 @@ def _train(
     bar: Bar,
 ) -> None:
     """Train a wave's unfinished cells to a step; write the results of those that end there."""
-    missing = [name for name in names if not sweep.is_done(name)]
+    missing = [name for name in names if not _is_done(sweep, name)]
     if not missing:
         return
-    chosen = _training_together(home, missing)
+    chosen = hosts.by_first(lambda: _training_together(home, missing))
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(_open_cell(sweep, name, 1 / len(chosen))) for name in chosen]
         configs = [sweep.config_of(name) for name in chosen]
@@ -150,7 +159,7 @@ def _train(
                 _write_result(run, {**finished(config, {}), "status": "diverged", "step": step})
         if until == sweep.steps(sweep.programs[names[0]]):
             _finish(sweep, together, [(config, run) for config, run, step in cells if step is None], bar)
-    if (home / "checkpoints").exists():  # every cell has its own now
+    if hosts.is_first() and (home / "checkpoints").exists():  # every cell has its own now
         shutil.rmtree((home / "checkpoints").replace(home / "done"))
 
 
@@ -184,6 +193,13 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
     All seeds of a setting end together. Every setting that reached the rung is ranked, whatever became of it since, so
     that a restart drops the same. Raises UserError where nothing was measured there.
     """
+    for name, last in hosts.by_first(lambda: _worst(sweep, names, step)):
+        with _open_cell(sweep, name) as run:
+            _write_result(run, {**finished(sweep.config_of(name), {"step": step, "last": last}), "status": "dropped"})
+
+
+def _worst(sweep: Sweep, names: Sequence[str], step: int) -> list[tuple[str, dict[str, Any]]]:
+    """The cells that are dropped at a rung and have no result yet, each with the line that it was ranked by."""
     by = sweep.config.train.best_by
     lines = {name: [x for x in Run(sweep.cell(name), 0.0).metrics() if x["step"] == step and by in x] for name in names}
     if not any(lines.values()):
@@ -191,8 +207,9 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
             f"config.population.rungs: {by} is not measured at step {step}: choose multiples of "
             "config.train.evaluate_every."
         )
-    if behind := [name for name in names if not (sweep.has_ended(name) or _is_there(sweep, name, step))]:
-        return tell(f"step {step}: {len(behind)} cells have not reached it: nothing is dropped")
+    if behind := [name for name in names if not (sweep.has_ended(name) or _has_reached(sweep, name, step))]:
+        tell(f"step {step}: {len(behind)} cells have not reached it: nothing is dropped")
+        return []
     worst: set[str] = set()
     for group in sweep.agreeing(names):
         ranked = sorted((_height(sweep, setting, lines), setting) for setting in sweep.settings_in(group))
@@ -200,11 +217,7 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
         worst.update(name for _, setting in dropped for name in setting)
     if not worst:
         tell(f"step {step}: too few settings are ranked together to drop one")
-    for name in names:
-        if name in worst and lines[name] and not sweep.is_done(name):
-            with _open_cell(sweep, name) as run:
-                result = finished(sweep.config_of(name), {"step": step, "last": lines[name][-1]})
-                _write_result(run, {**result, "status": "dropped"})
+    return [(name, lines[name][-1]) for name in names if name in worst and lines[name] and not sweep.is_done(name)]
 
 
 def _height(sweep: Sweep, setting: Sequence[str], lines: Mapping[str, list[dict[str, Any]]]) -> float:
@@ -227,28 +240,34 @@ def _together(sweep: Sweep, program: Program) -> Together:
 def _open_cell(sweep: Sweep, name: str, share: float = 1.0) -> Iterator[Run]:
     """A cell's run folder, with its config, and a link to the data that it shares."""
     path = sweep.cell(name)
+    hosts.by_first(lambda: _prepare(sweep, name))
+    with own_folder(path) as own:
+        run = Run(path, time.perf_counter(), share=share, own=own)
+        try:
+            yield run
+        finally:
+            run.close()
+
+
+def _prepare(sweep: Sweep, name: str) -> None:
+    path = sweep.cell(name)
     path.mkdir(parents=True, exist_ok=True)
     data = sweep.data_of(sweep.programs[name])
     if data.exists() and not (path / "data").is_symlink():
         (path / "data").symlink_to(os.path.relpath(data, path))
     (path / "error.txt").unlink(missing_ok=True)
     write_whole(path / "config.json", to_json(sweep.config_of(name)))
-    run = Run(path, time.perf_counter(), share=share)
-    try:
-        yield run
-    finally:
-        run.close()
 
 
 def _write_result(run: Run, result: dict) -> None:
-    write_result(run.path, result | {"seconds": round(run.seconds(), 2)})
+    write_result(run.own, result | {"seconds": round(run.seconds(), 2)})
 
 
 def _put_down(sweep: Sweep, names: Sequence[str], error: Exception) -> None:
     """Say that cells failed, and why, in each one's folder."""
     told = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
-    failed = [name for name in names if not sweep.is_done(name)]
-    for name in failed:
+    failed = [name for name in names if not _is_done(sweep, name)]
+    for name in failed if hosts.is_first() else ():
         sweep.cell(name).mkdir(parents=True, exist_ok=True)
         write_whole(sweep.cell(name) / "error.txt", told.strip() + "\n")
     tell(f"{', '.join(failed)}: failed: {told.strip().splitlines()[-1]}")
@@ -258,6 +277,6 @@ def _missing(sweep: Sweep) -> Iterator[tuple[Program, list[str]]]:
     """The waves with something to do, and what."""
     for program in sweep.plan.programs:
         for wave in program.waves:
-            names = [name for name in wave if not sweep.is_done(name)]
+            names = [name for name in wave if not _is_done(sweep, name)]
             if names:
                 yield program, names

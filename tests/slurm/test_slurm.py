@@ -47,8 +47,9 @@ def start(tmp_path):
     asked = [f"--config.{name}={value}" for name, value in {**TINY, "data.path": pairs}.items()]
     config = f"--config={tmp_path / 'mine.py'}:bahdanau,tsv"
 
-    def started(workdir, engine):
-        flags = [config, *asked, "--mode=sweep", f"--workdir={tmp_path / workdir}", f"--config.sweep.engine={engine}"]
+    def started(workdir, engine, **settings):
+        own = [f"--config.sweep.{name}={value}" for name, value in {"engine": engine, **settings}.items()]
+        flags = [config, *asked, "--mode=sweep", f"--workdir={tmp_path / workdir}", *own]
         return subprocess.Popen([sys.executable, "launch.py", *flags], cwd=ROOT)
 
     return started
@@ -65,3 +66,13 @@ def test_a_job_array_leaves_the_same_table_also_when_it_is_preempted(start, tmp_
     logs = "".join(path.read_text() for path in (tmp_path / "slurm" / "logs").rglob("*_log.*"))
     assert "Requeued" in logs or "requeue" in logs.lower()
     assert rows_of(tmp_path / "slurm" / "table.csv") == rows_of(tmp_path / "inline" / "table.csv")
+
+
+def test_two_tasks_train_a_cell_together(start, tmp_path):
+    assert start("slurm", "slurm", workers=1, tasks_per_node=2).wait(timeout=600) == 0
+    assert start("inline", "inline").wait() == 0
+    logs = "".join(path.read_text() for path in (tmp_path / "slurm" / "logs").rglob("*_log.*"))
+    assert "Rank 1 is connected" in logs
+    for whole, own in zip(*(rows_of(tmp_path / name / "table.csv") for name in ("inline", "slurm")), strict=True):
+        assert own["optimizer.learning_rate"] == whole["optimizer.learning_rate"]
+        assert float(own["validation.loss"]) == pytest.approx(float(whole["validation.loss"]), rel=1e-3)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.models.flops import beyond_causality, counted
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.placement import LAYERS
 from attention_jax.modules.mixers import MIXERS
@@ -19,12 +20,14 @@ from attention_jax.tasks.language_model.measuring import Total, total_of
 from attention_jax.tasks.language_model.model import build, init, loss
 from attention_jax.tasks.language_model.source import Measure, Opener, Source
 from attention_jax.tasks.sections import of_section
+from attention_jax.training.cost import flops
 from attention_jax.training.description import Description, description_of
 from attention_jax.training.feeding import shapes_of
+from attention_jax.training.hyper import rule_of
 from attention_jax.training.placement import Placement
 from attention_jax.training.saved import Init, best_variables
 from attention_jax.training.state import Variables
-from attention_jax.training.step import Loss
+from attention_jax.training.step import PLAIN, Loss, train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,10 +104,13 @@ class Session:
     @functools.cached_property
     def loss(self) -> Loss:
         """The loss of a training step, with the label smoothing of its dynamic values."""
-        source, model = self.source, self.model
+        return self._loss_of(self.model)
+
+    def _loss_of(self, model: LanguageModel) -> Loss:
+        texts = self.source.texts
 
         def of_batch(variables, batch, dropout, hyper):
-            return loss(model, variables, source.texts(batch, hyper), dropout, hyper["label_smoothing"])
+            return loss(model, variables, texts(batch, hyper), dropout, hyper["label_smoothing"])
 
         return of_batch
 
@@ -150,6 +156,13 @@ class Session:
         """Shapes of the parameters and of one step."""
         batch = shapes_of(self.source.batches(0, 0, 1))
         return description_of(self.config, self.init, self.loss, batch, self.placement, self.source.traced(self.config))
+
+    def model_flops(self, batch: Any) -> float:
+        """The FLOPs that the model needs for a step on a batch of shapes: see `models/flops.py`."""
+        model, (state, _, hyper) = counted(self.model), self.description.arguments
+        step = functools.partial(train_step, self._loss_of(model), rule_of(self.config.optimizer), PLAIN)
+        texts = jax.eval_shape(self.source.texts, batch, hyper)
+        return flops(step, state, batch, hyper) - beyond_causality(model, *texts.tokens.shape)
 
     @functools.cached_property
     def cost(self) -> dict[str, float]:

@@ -21,4 +21,5 @@ def task_of(session: Session) -> Task:
         evaluate=evaluate,
         vocabulary=session.source.tokenizer_digest,
         placement=session.placement,
+        flops=session.model_flops,
     )

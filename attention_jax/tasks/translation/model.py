@@ -13,6 +13,7 @@ from attention_jax.data.config import require_buckets
 from attention_jax.data.tokenizers import BOS, EOS, PAD
 from attention_jax.errors import UserError
 from attention_jax.models import TRANSLATORS
+from attention_jax.models.flops import beyond_causality, counted
 from attention_jax.models.placement import PLACEMENTS
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
@@ -72,6 +73,11 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"source": tokens, "target": tokens}
     return description_of(config, functools.partial(init, model), training_loss(model), batch, placement_of(config))
+
+
+def model_flops(config: ConfigDict, model: nn.Module, rows: int, length: int) -> float:
+    """The FLOPs of a training step that the model needs, however they are computed: see `models/flops.py`."""
+    return describe(config, counted(model), rows, length).flops - beyond_causality(model, rows, length)
 
 
 def placement_of(config: ConfigDict) -> Placement:

@@ -8,11 +8,11 @@ import numpy as np
 from attention_jax.data.batching import TrainingBatches, split_buckets
 from attention_jax.errors import UserError
 from attention_jax.tasks.translation.measuring import measure_split, training_nll
-from attention_jax.tasks.translation.model import training_loss
+from attention_jax.tasks.translation.model import model_flops, training_loss
 from attention_jax.tasks.translation.session import Session
 from attention_jax.tasks.translation.translating import Trained
 from attention_jax.training.feeding import Batches
-from attention_jax.training.loop import Task
+from attention_jax.training.loop import AVERAGED, Task
 
 BEST_BY = ("validation.bleu", "validation.loss", "train.nll", "train.loss")
 
@@ -39,6 +39,7 @@ def task_of(session: Session) -> Task:
         evaluate=lambda variables: measure_so_far(session, variables),
         vocabulary=session.corpus.vocabulary,
         placement=session.placement,
+        flops=lambda batch: model_flops(session.config, session.programs.model, *batch["source"].shape),
     )
 
 
@@ -55,5 +56,7 @@ def measure_so_far(session: Session, variables: Any) -> dict[str, float]:
 def _require_best_by(session: Session) -> None:
     splits, best_by = session.corpus.splits, session.config.train.best_by
     choices = [name for name in BEST_BY if name.partition(".")[0] in splits]
+    if session.config.train.ema:
+        choices += [f"{AVERAGED}{name}" for name in choices if name != "train.loss"]
     if best_by not in choices:
         raise UserError(f"config.train.best_by={best_by!r}: choose one of {', '.join(choices)}.")

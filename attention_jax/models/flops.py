@@ -1,0 +1,42 @@
+"""The FLOPs that a model needs, whatever way they are computed: what MFU counts.
+
+They are those of the matrix products of a forward and backward pass by the reference backend, without
+rematerialization, less the products of causal self-attention whose weight is 0 (Chowdhery et al. 2022, app. B, which
+does not subtract them; Dao 2024, §4.1, which does).
+"""
+
+from typing import Any
+
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.transformer import Transformer
+from attention_jax.modules.mixers import MIXERS
+
+PASSES = 3  # a product of the forward pass has two of its size in the backward pass
+WITH_PRODUCT = ("dot", "scaled_dot", "bilinear", "cosine", "gaussian")  # scores that multiply queries and keys
+
+
+def counted(model: Any) -> Any:
+    """The same model in the form whose products are counted."""
+    if isinstance(model, (LanguageModel, Transformer)):
+        return model.clone(layer=model.layer._replace(backend="reference", remat="none"))
+    return model.clone(backend="reference")
+
+
+def beyond_causality(model: Any, rows: int, length: int) -> float:
+    """The FLOPs of a step's products of queries and later keys, of weights and later values: 0 without causal layers.
+
+    A product of a layer is 2 · rows · width · T² forward, of which T(T + 1)/2 pairs are causal.
+    """
+    layers, spec = _causal_layers(model)
+    if not layers:
+        return 0.0
+    products = 2 if spec.score.partition(":")[0] in WITH_PRODUCT else 1
+    return PASSES * layers * products * 2.0 * rows * spec.width * length * (length - 1) / 2
+
+
+def _causal_layers(model: Any) -> tuple[int, Any]:
+    if isinstance(model, Transformer):
+        return model.decoder_layers, model.layer
+    if isinstance(model, LanguageModel) and model.layer.mixer not in MIXERS:
+        return model.layers, model.layer
+    return 0, None
