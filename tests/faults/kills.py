@@ -4,7 +4,9 @@ A kill is survived if what it leaves is whole where it seems so, if the same com
 without a word of damage, and if it ends with what an unbroken run has: parameters bit by bit, metrics, results.
 """
 
+import contextlib
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,10 +15,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from tests.faults.phases import PHASES  # noqa: E402
-from tests.faults.running import NAMES, Subjects, dice, differences, half_written, shares  # noqa: E402
+from tests.faults.phases import PHASES, PLACES  # noqa: E402
+from tests.faults.running import NAMES, Subjects, dice, differences, half_written, shares, wait_for  # noqa: E402
 
-AGAIN = 0.3  # how often what was started again is killed again
+AGAIN = 0.5  # how often what was started again is killed again
+AIMED = 0.3  # how often a phase is drawn, of which most are short, and not a moment
 STARTS = 6  # of a command until it ends well: a sweep may first find cells that others still hold
 DAMAGE = ("Traceback", "cannot be read", "is damaged")
 
@@ -30,12 +33,14 @@ class Kill(NamedTuple):
 
 
 def kill(subjects, name, workdir, seconds, chance):
-    """The phase in which a run is killed, at a moment of its whole time; "" where it had ended before."""
+    """The phase in which a run is killed, at a moment of its whole time or in a phase; "" where it had ended before."""
     process = subjects.start(workdir, *subjects.flags(name))
-    try:
-        process.wait(timeout=chance.uniform(0, seconds))
-    except Exception:
-        process.kill()
+    if chance.random() < AIMED:
+        wait_for(subjects, process, chance.choice(tuple(PLACES)))
+    else:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=chance.uniform(0, seconds))
+    process.kill()
     process.communicate()
     return subjects.phase(process) if process.returncode == -9 else ""
 

@@ -11,7 +11,6 @@ from support import ROOT
 from sweeper import Sweeper, train
 
 from attention_jax.errors import UserError
-from attention_jax.stopping import Interrupted
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +83,3 @@ def test_no_time_is_taken_from_a_clock_that_jumps():
             if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "time":
                 assert node.attr in ("perf_counter", "monotonic", "sleep"), f"{path}:{node.lineno}: time.{node.attr}"
             assert "datetime" not in (getattr(node, "module", ""), getattr(node, "id", "")), path
-
-
-def test_a_stop_passes_what_handles_errors():
-    assert not issubclass(Interrupted, Exception)
