@@ -5,6 +5,7 @@ without a word of damage, and if it ends with what an unbroken run has: paramete
 """
 
 import contextlib
+import itertools
 import shutil
 import subprocess
 import sys
@@ -48,10 +49,15 @@ def kill(subjects, name, workdir, seconds, chance):
 def trial(subjects, name, unbroken, seconds, chance):
     """Kill a run once or more, start it again until it ends, and compare; the kills."""
     workdir = subjects.folder / "killed" / name
-    shutil.rmtree(workdir, ignore_errors=True)
     phases, wrong = [], []
     while not phases or chance.random() < AGAIN:
-        phases.append(kill(subjects, name, workdir, seconds, chance))
+        if not phases:
+            shutil.rmtree(workdir, ignore_errors=True)
+        if phase := kill(subjects, name, workdir, seconds, chance):
+            phases.append(phase)
+        elif phases:
+            break
+        seconds *= 1 if phase else 0.8  # the machine is less busy than it was
         wrong += half_written(workdir)
     for _ in range(STARTS):
         process = subjects.start(workdir, *subjects.flags(name))
@@ -60,18 +66,17 @@ def trial(subjects, name, unbroken, seconds, chance):
         if process.returncode == 0:
             break
     wrong += differences(workdir, unbroken) if process.returncode == 0 else [said]
-    return [Kill(name, phase, wrong) for phase in phases if phase]
+    return [Kill(name, phase, wrong) for phase in phases]
 
 
 def tried(folder, kills, seed=0, names=NAMES):
     """So many kills, of each kind of run in turn."""
     subjects, chance, found = Subjects(folder), dice(seed), []
     known = {name: subjects.unbroken(name) for name in names}
-    while len(found) < kills:
-        name = names[len(found) % len(names)]
-        found += trial(subjects, name, *known[name], chance)
-        for each in found[-1:]:
-            print(f"{len(found)}/{kills} {each.name}, {each.phase}", *each.wrong, flush=True)
+    for name in itertools.takewhile(lambda _: len(found) < kills, itertools.cycle(names)):
+        more = trial(subjects, name, *known[name], chance)
+        print(f"{len(found)}: {name}, killed while", "; ".join(each.phase for each in more), *more[0].wrong, flush=True)
+        found += more
     return found
 
 

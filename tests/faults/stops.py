@@ -26,24 +26,24 @@ LARGE = 200  # times the small corpus: what is imported while a stop comes
 
 
 class Case(NamedTuple):
-    """What is stopped: a run of `NAMES`, in a phase; from a finished run's folder, or with other flags."""
+    """What is stopped, in which phase: a run of `NAMES`, or another mode of one that is finished."""
 
     name: str
     phase: str
-    flags: tuple[str, ...] = ()
-    is_unfinished: bool = False  # a finished run whose result is missing
-    is_finished: bool = False
+    mode: tuple[str, ...] = ()  # its flags
+    is_large: bool = False  # its data
+    is_unfinished: bool = False  # it has trained before, and has no result
 
 
 CASES = (
     Case("translator", STARTING),
-    *(Case(name, "importing data", ("large",)) for name in ("translator", "language model")),
+    *(Case(name, "importing data", is_large=True) for name in ("translator", "language model")),
     *(Case("translator", phase) for phase in ("compiling", "training", "saving", "evaluating")),
     *(Case("language model", phase) for phase in ("compiling", "training", "saving", "evaluating")),
     *(Case("translator", phase, is_unfinished=True) for phase in ("restoring", "measuring", "decoding", "reporting")),
-    Case("translator", "decoding", ("--mode=translate",), is_finished=True),
-    Case("translator", "measuring", ("--mode=evaluate",), is_finished=True),
-    Case("language model", "decoding", ("--mode=generate", "--config.generate.tokens=100000"), is_finished=True),
+    Case("translator", "decoding", ("--mode=translate",)),
+    Case("translator", "measuring", ("--mode=evaluate",)),
+    Case("language model", "decoding", ("--mode=generate", "--config.generate.tokens=100000")),
     Case("sweep inline", "training"),
     Case("sweep inline", "decoding"),
     Case("sweep processes", "awaiting workers"),
@@ -78,17 +78,16 @@ def stop(subjects, case, how, unbroken):
 
 
 def _start(subjects, case, workdir):
-    if not case.is_finished:
-        large = f"--config.data.path={subjects.large(case.name, LARGE)}" if case.flags else ""
-        return subjects.start(workdir, *subjects.flags(case.name), *filter(None, [large]))
+    large = [f"--config.data.path={subjects.large(case.name, LARGE)}"] if case.is_large else []
+    flags = case.mode or (*subjects.flags(case.name), *large)
     with open(subjects.folder / "text.txt", encoding="utf-8") as text:
-        return subjects.start(workdir, *case.flags, stdin=text)
+        return subjects.start(workdir, *flags, stdin=text)
 
 
 def _folder(subjects, case, unbroken):
     workdir = subjects.folder / "stopped" / case.name
     shutil.rmtree(workdir, ignore_errors=True)
-    if case.is_unfinished or case.is_finished:
+    if case.is_unfinished or case.mode:
         shutil.copytree(unbroken, workdir)
     if case.is_unfinished:
         (workdir / "result.json").unlink()
@@ -127,7 +126,7 @@ def tried(folder, cases=CASES, signals=SIGNALS):
             if one is None:
                 print(f"{case.name}, {case.phase}: ended before", flush=True)
                 continue
-            goes_on = how == signals[-1] and not (case.is_finished or case.flags)
+            goes_on = how == signals[-1] and not (case.mode or case.is_large)
             one.wrong.extend(resumed(subjects, case, known[case.name]) if goes_on else [])
             found.append(one)
             print(f"{case.name}, {case.phase}, {how}: {one.seconds:.1f} s", *one.wrong, flush=True)
@@ -140,9 +139,8 @@ def main():
     print(f"\n{'asked to stop while':48}{'seconds':>8}{'well / tried':>14}")
     for case in dict.fromkeys(one.case for one in found):
         own = [one for one in found if one.case == case]
-        mode = next((flag for flag in case.flags if flag.startswith("--mode")), "")
         most, well = max(one.seconds for one in own), sum(not one.wrong for one in own)
-        print(f"{case.phase + ': ' + case.name + ' ' + mode:48}{most:>8.1f}{well:>9} / {len(own)}")
+        print(f"{' '.join([f'{case.phase}: {case.name}', *case.mode[:1]]):48}{most:>8.1f}{well:>9} / {len(own)}")
     sys.exit(any(one.wrong for one in found))
 
 

@@ -10,8 +10,6 @@ from attention_jax.stopping import Interrupted, polled
 from attention_jax.sweeps import working
 from tests.faults import stops
 
-CASES = {f"{case.name}, {case.phase} {' '.join(case.flags)}": case for case in stops.CASES}
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(2))
@@ -25,7 +23,7 @@ def test_a_stop_is_heard_in_every_phase(tmp_path, number):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGINT", "SIGHUP", "SIGUSR2"])
 def test_workers_end_with_the_process_that_awaits_them(tmp_path, how):
-    (found,) = stops.tried(tmp_path, [CASES["sweep processes, awaiting workers "]], (how,))
+    (found,) = stops.tried(tmp_path, [stops.CASES[-1]], (how,))
     assert not found.wrong
 
 
