@@ -73,7 +73,9 @@ def tried(folder, kills, seed=0, names=NAMES):
     """So many kills, of each kind of run in turn."""
     subjects, chance, found = Subjects(folder), dice(seed), []
     known = {name: subjects.unbroken(name) for name in names}
-    for name in itertools.takewhile(lambda _: len(found) < kills, itertools.cycle(names)):
+    turns = itertools.cycle(names)
+    while len(found) < kills:
+        name = next(turns)
         more = trial(subjects, name, *known[name], chance)
         print(f"{len(found)}: {name}, killed while", "; ".join(each.phase for each in more), *more[0].wrong, flush=True)
         found += more
