@@ -39,7 +39,7 @@ def sweep():
 SWEPT = {**TRANSLATOR, "train.steps": 12, "sweep.workers": 2}
 NAMES = ("translator", "language model", "sweep inline", "sweep processes")
 # What is a clock's in metrics.jsonl and result.json, or says who ran it from where.
-CLOCK = ("seconds", "_per_second", "command", "clock", "mfu", "code.")
+CLOCK = ("seconds", "_per_second", "command", "clock", "mfu", "goodput", "code.")
 
 
 class Subjects:
