@@ -10,6 +10,7 @@ EXTRAS = {
     "tensorflow_datasets": "tfds",
     "importlib_resources": "tfds",
     "submitit": "slurm",
+    "libtpu": "compile",
 }
 
 

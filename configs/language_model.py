@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from attention_jax.sweeps.settings import POPULATION, SWEEP
 from attention_jax.sweeps.space import grid, product, seeds
 from attention_jax.training.hyper import UNSET
-from attention_jax.training.placement import MESH
+from attention_jax.training.placement import MESH, REST
 
 TRANSFORMER = {
     "layers": 4,
@@ -45,6 +45,9 @@ MODELS: dict[str, dict] = {
     "baby": TRANSFORMER | {"layers": 6, "width": 384, "heads": 6, "kv_heads": 6, "feed_forward": 1536},
     "gpt2_small": TRANSFORMER  # Radford et al. 2019, with its own positions
     | {"layers": 12, "width": 768, "heads": 12, "kv_heads": 12, "feed_forward": 3072, "positions": "learned"},
+    "gpt_1b3": TRANSFORMER  # the size of Brown et al. 2020, table 2.1, for a slice of TPUs or a machine of GPUs
+    | {"layers": 24, "width": 2048, "heads": 16, "kv_heads": 16, "feed_forward": 8192}
+    | {"stacked": True, "remat": "dots_no_batch"},
 }
 
 TEXT: dict = {
@@ -111,6 +114,8 @@ EVALUATE = {
     "positions": "",  # as trained; or what has the same parameters: rotary:scaling=ntk,factor=4
 }
 
+PRECISION = {"matmul": "default", "dtype": "float32", "param_dtype": "float32"}
+
 GENERATE = {
     "tokens": 500,  # after a prompt, at most: documents may end before
     "temperature": 0.8,  # 0: the likeliest token each time
@@ -120,6 +125,16 @@ GENERATE = {
     "seed": 0,
     "prompts": "whole",  # all that is read is one prompt; lines: each line is one
     "context": 0,  # tokens that are read at most, then the later half is read again; 0: all, however many
+}
+
+# What a model has on every corpus: overrides of the sections above, of "mesh" and of "precision".
+BUDGETS: dict[str, dict[str, dict]] = {
+    "gpt_1b3": {
+        "data": {"length": 2048, "batch": 512},  # a million tokens
+        "optimizer": {"learning_rate": 2e-4, "warmup_steps": 2000, "b2": 0.95},
+        "mesh": {"data": 1, "fsdp": REST},  # on more than 16 devices fsdp 16, and data -1: docs/tpu.md
+        "precision": {"dtype": "bfloat16"},
+    },
 }
 
 MUON = {"name": "muon", "final_fraction": 0.0, "weight_decay": 0.0}
@@ -150,19 +165,23 @@ def get_config(variant="cpu,characters"):
                 f"no variant {variant!r}: it is MODEL,CORPUS. Models are {', '.join(MODELS)}; corpora are "
                 f"{', '.join(CORPORA)}."
             )
-    recipe = RECIPES.get((model, corpus), {})
-    data = CORPORA[corpus] | recipe.get("data", {})
-    sections = {"optimizer": OPTIMIZER, "train": TRAIN, "evaluate": EVALUATE}
+    budget, recipe = BUDGETS.get(model, {}), RECIPES.get((model, corpus), {})
+    sections: dict[str, dict] = {
+        "data": CORPORA[corpus],
+        "optimizer": OPTIMIZER,
+        "train": TRAIN,
+        "evaluate": EVALUATE,
+        "precision": PRECISION,
+        "mesh": MESH,
+    }
+    chosen = {name: base | budget.get(name, {}) | recipe.get(name, {}) for name, base in sections.items()}
     return ConfigDict(
         {
             "experiment": "language_model",
             "seeds": (0,),
             "model": MODELS[model] | recipe.get("model", {}),
-            "data": data,
-            **{name: base | recipe.get(name, {}) for name, base in sections.items()},
-            "generate": GENERATE | {"context": data["length"]},  # beyond what it saw a model writes worse
-            "precision": {"matmul": "default", "dtype": "float32", "param_dtype": "float32"},
-            "mesh": MESH,
+            **chosen,
+            "generate": GENERATE | {"context": chosen["data"]["length"]},  # beyond what it saw a model writes worse
             "distributed": "off",  # hosts: auto (SLURM, TPU, GKE, Open MPI), or the first one's HOST:PORT
             "population": POPULATION,
             "sweep": SWEEP,

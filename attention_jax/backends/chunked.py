@@ -204,8 +204,8 @@ def _key_blocks(size: int, key: Array, value: Array, positions: Array | None) ->
 def _split(array: Array, count: int, size: int, axis: int) -> Array:
     """[..., n, …] → [count, ..., size, …], padded with copies of the last entry."""
     axis += array.ndim
-    padding = [(0, 0)] * array.ndim
-    padding[axis] = (0, count * size - array.shape[axis])
-    padded = jnp.pad(array, padding, mode="edge")
-    parts = padded.reshape(*array.shape[:axis], count, size, *array.shape[axis + 1 :])
+    if missing := count * size - array.shape[axis]:
+        last = jax.lax.slice_in_dim(array, -1, None, axis=axis)
+        array = jnp.concatenate([array, jnp.repeat(last, missing, axis=axis)], axis=axis)
+    parts = array.reshape(*array.shape[:axis], count, size, *array.shape[axis + 1 :])
     return jnp.moveaxis(parts, axis, 0)

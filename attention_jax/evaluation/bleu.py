@@ -3,6 +3,7 @@
 import collections
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,10 +19,7 @@ def sacre_bleu(
     `references[i]` holds every translation of sentence i, one or more. `tokenize` is sacreBLEU's; "none" takes
     text whose tokens stand between spaces.
     """
-    from sacrebleu.metrics import BLEU
-
-    metric = BLEU(lowercase=True, tokenize=tokenize, force=True)
-    return _scored(metric, hypotheses, references)
+    return _scored(_metric(tokenize), hypotheses, references)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
@@ -49,9 +47,7 @@ def bleu_statistics(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a"
 ) -> Int[np.ndarray, "sentences 10"]:
     """What BLEU is made of, a row a sentence: words, reference words, and of each order the matches and n-grams."""
-    from sacrebleu.metrics import BLEU
-
-    metric = BLEU(lowercase=True, tokenize=tokenize, force=True)
+    metric = _metric(tokenize)
     return np.array(metric._extract_corpus_statistics(list(hypotheses), _streams(references)), np.int64)
 
 
@@ -68,6 +64,16 @@ def bleu_of_statistics(statistics: Float[np.ndarray, "... 10"]) -> Float[np.ndar
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(smoothed / ngrams).mean(axis=-1) + np.minimum(0, 1 - reference / length)
     return np.where((ngrams > 0).all(-1) & matches.any(-1), 100 * np.exp(logs), 0.0)
+
+
+def _metric(tokenize: str) -> Any:
+    """sacreBLEU's BLEU. Its tokenizers keep 65,536 lines, each of every metric that ever was: here none of before."""
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.tokenizers import tokenizer_13a
+
+    for tokenizer in (tokenizer_13a.Tokenizer13a, tokenizer_13a.TokenizerRegexp):
+        tokenizer.__call__.cache_clear()
+    return BLEU(lowercase=True, tokenize=tokenize, force=True)
 
 
 def _scored(metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:

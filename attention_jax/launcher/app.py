@@ -45,6 +45,8 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
     if "distributed" in config:
         hosts.join(config.distributed, flags.PROCESS.value, flags.PROCESSES.value)
     mode = _mode(config, workdir)
+    if flags.TOPOLOGY.value and mode != "compile":
+        raise UserError(f"--topology: is for --mode=compile, and this is {mode}.")
     if flags.DEBUG_NANS.value and mode != "train":
         raise UserError(f"--debug_nans: is for --mode=train, and this is {mode}: train the cell or run in question.")
     set_up(config.precision)
@@ -61,6 +63,7 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
         attention=flags.ATTENTION.value,
         verbose=flags.VERBOSE.value,
         debug_nans=flags.DEBUG_NANS.value,
+        topology=flags.TOPOLOGY.value,
         runs=runs,
         metrics=tuple(flags.METRIC.value),
         space=_space if asked is not None else None,

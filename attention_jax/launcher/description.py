@@ -1,6 +1,7 @@
 """A training step in words: a table of parameters, where they lie, and what the step costs."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ from attention_jax.runs.config import flatten
 from attention_jax.training.cost import cost
 from attention_jax.training.description import Description
 from attention_jax.training.placement import bytes_a_device, named_leaves
+
+Lines = list[tuple[str, str]]
 
 
 def describe_step(config: ConfigDict, description: Description, every_tensor: bool) -> str:
@@ -31,8 +34,26 @@ def describe_step(config: ConfigDict, description: Description, every_tensor: bo
     layers = layers_of(config)
     lines = [*([("layers", layers)] if layers else []), ("parameters", f"{description.size:,}"), *lines]
     lines += [("memory a step", f"{spent.bytes / 2**20:,.1f} MiB"), ("FLOPs a step", f"{spent.flops:,.0f}")]
-    table = table_of(description.parameters, specs, every_tensor)
-    return "\n".join([table, "", *(f"{name:<16}  {value}" for name, value in lines)])
+    return f"{table_of(description.parameters, specs, every_tensor)}\n\n{in_words([*assumed(config), *lines])}"
+
+
+def in_words(lines: Lines) -> str:
+    """A line each of a name and what is told."""
+    return "\n".join(f"{name:<16}  {value}" for name, value in lines)
+
+
+def assumed(config: ConfigDict) -> Lines:
+    """What is assumed of data that are not read: the vocabulary, where there is one."""
+    if "data" not in config or "vocabulary" not in config.data:
+        return []
+    return [("vocabulary", f"{config.data.vocabulary:,}: config.data.vocabulary, for no data are read")]
+
+
+def table(rows: Sequence[tuple], headers: Sequence[str], **options: Any) -> str:
+    """A table of text."""
+    from tabulate import tabulate
+
+    return tabulate(rows, headers=headers, intfmt=",", tablefmt="presto", **options)
 
 
 def table_of(parameters: Any, specs: Any = None, every_tensor: bool = False) -> str:
@@ -41,21 +62,18 @@ def table_of(parameters: Any, specs: Any = None, every_tensor: bool = False) -> 
     With `every_tensor` shapes and types, one a row, and the partition: `-` is an axis that is whole. Without `specs`
     nothing is spread.
     """
-    from tabulate import tabulate
-
     partitions = jax.tree.leaves(specs) or [()] * len(jax.tree.leaves(parameters))
     leaves = [(name, leaf, spec) for (name, leaf), spec in zip(named_leaves(parameters), partitions, strict=True)]
     if every_tensor:
         rows = [(name, "×".join(map(str, x.shape)), _axes(spec), x.dtype, x.size) for name, x, spec in leaves]
-        headers = ("tensor", "shape", "over", "dtype", "size")
-        return tabulate(rows, headers=headers, intfmt=",", tablefmt="presto")
+        return table(rows, ("tensor", "shape", "over", "dtype", "size"))
     modules: dict[str, list] = {}
     for name, leaf, spec in leaves:
         modules.setdefault(name.partition("/")[0], []).append((leaf.size, spec))
     total = sum(leaf.size for _, leaf, _ in leaves)
     summed = [(name, len(held), size, f"{size / total:.1%}", over) for name, held, size, over in _summed(modules)]
     headers = ("module", "tensors", "parameters", "share", "over")
-    return tabulate(summed, headers=headers, intfmt=",", tablefmt="presto", colalign=("left", *["right"] * 3, "left"))
+    return table(summed, headers, colalign=("left", *["right"] * 3, "left"))
 
 
 def layers_of(config: ConfigDict) -> str:

@@ -47,6 +47,9 @@ PROCESS = flags.DEFINE_integer(
 PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "How many processes a run has, with --config.distributed=HOST:PORT."
 )
+TOPOLOGY = flags.DEFINE_string(
+    "topology", "", "The slice of TPUs that --mode=compile compiles for, as v5e:16x16; empty: this machine."
+)
 VERBOSE = flags.DEFINE_bool("verbose", False, "--mode=describe lists every tensor.")
 PROFILE = flags.DEFINE_bool("profile", False, "Write a trace of a few training steps to the run's profile/.")
 DEBUG_NANS = flags.DEFINE_bool(
@@ -65,6 +68,7 @@ OWN = (
     SWEEP,
     PROCESS,
     PROCESSES,
+    TOPOLOGY,
     VERBOSE,
     PROFILE,
     DEBUG_NANS,

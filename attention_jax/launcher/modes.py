@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from attention_jax import hosts, stopping
 from attention_jax.errors import UserError
+from attention_jax.launcher.compilation import compile_step
 from attention_jax.launcher.description import describe_step
 from attention_jax.reports.page import show
 from attention_jax.reports.run import estimate, run_page
@@ -146,6 +147,14 @@ def describe(experiment: Experiment, request: Request) -> None:
     put(describe_step(request.config, description, request.verbose))
 
 
+def compile_(experiment: Experiment, request: Request) -> None:
+    """Compile the training step for --topology, or for this machine, without data, and say whether it fits."""
+    found = compile_step(request.config, experiment.describe, request.topology)
+    print(found.text)
+    if found.refusal:
+        raise UserError(found.refusal)
+
+
 def sweep(experiment: Experiment, request: Request) -> None:
     """Plan what is missing of a sweep, do it with the engine that the config names, and answer."""
     planned = make_plan(experiment, request)
@@ -226,6 +235,7 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
     "compare": compare,
     "prepare": _alone(prepare),
     "describe": _alone(describe),
+    "compile": _alone(compile_),
     "sweep": sweep,
     "plan": show_plan,
     "work": work_on_sweep,

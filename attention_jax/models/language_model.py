@@ -17,6 +17,7 @@ from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Look, Rea
 from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, causal_mask, combine, keys_mask, segment_mask
+from attention_jax.ops.placing import over_features
 from attention_jax.ops.positions import require_room
 
 KIND = "decoder"  # of attention: the only one
@@ -214,4 +215,5 @@ class LanguageModel(Layered, kw_only=True):
     def _logits(self, x: Array, valid: Array, is_training: bool) -> Array:
         if self.layer.norm_first:
             x = self.last_norm(x, valid, is_training)
-        return tied_logits(self.embedding, x) if self.is_tied else self.logits(x)
+        logits = tied_logits(self.embedding, x) if self.is_tied else self.logits(x)
+        return over_features(logits)

@@ -2,7 +2,8 @@
 
 A partition names the mesh's axes for a parameter's last axes. Vocabularies, which come from data and divide by nothing,
 are whole; a matrix that makes features is cut into them over `tensor`, one that reads features along them (Shoeybi et
-al. 2019, §3), and the other axis is over `fsdp`. What no line names is small.
+al. 2019, §3). `fsdp` cuts rows, never columns alone: a TPU adds gradients up to such parts in one go. What no line
+names is small.
 """
 
 WIDE = ("fsdp", "tensor")
@@ -11,10 +12,10 @@ EMBEDDINGS = ((r"embedding/embedding$", (None, WIDE)), (r"^logits/kernel$", (WID
 LAYERS = (
     *EMBEDDINGS,
     (r"attention/(query|key|value)$", ("fsdp", "tensor")),
-    (r"attention/out$", ("tensor", "fsdp")),
+    (r"attention/out$", (("tensor", "fsdp"), None)),
     (r"feed_forward/(hidden|gate)/kernel$", ("fsdp", "tensor")),
     (r"feed_forward/(hidden|gate)/bias$", ("tensor",)),
-    (r"feed_forward/out/kernel$", ("tensor", "fsdp")),
+    (r"feed_forward/out/kernel$", (("tensor", "fsdp"), None)),
 )
 RECURRENT = (
     *EMBEDDINGS,

@@ -17,6 +17,7 @@ from attention_jax.modules.transformer import DecoderLayer, EncoderLayer, LayerS
 from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
+from attention_jax.ops.placing import over_features
 from attention_jax.ops.positions import require_room
 from attention_jax.ops.shapes import require_choice
 
@@ -247,7 +248,8 @@ class Transformer(Layered, kw_only=True):
     def _logits(self, x: Array, valid: Bool[Array, "batch t"], is_training: bool) -> Float[Array, "batch t v"]:
         if self.layer.norm_first:
             x = self.decoder_norm(x, valid, is_training)
-        return self.logits(x) if self.shared == "none" else tied_logits(self.target_embedding, x)
+        logits = self.logits(x) if self.shared == "none" else tied_logits(self.target_embedding, x)
+        return over_features(logits)
 
 
 def _in_order(tokens: Int[Array, "batch t"]) -> QueryKeyPositions:

@@ -18,6 +18,7 @@ from attention_jax.ops.encoding import Encoding
 from attention_jax.ops.masking import Mask, with_axes
 from attention_jax.ops.normalization import rms_norm
 from attention_jax.ops.normalizing import make_normalizer
+from attention_jax.ops.placing import over_features
 from attention_jax.ops.scoring import make_score
 
 
@@ -230,7 +231,7 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x_BxTxD: Array, heads: int) -> Array:
         x_BxTxNxF = x_BxTxD.reshape(*x_BxTxD.shape[:-1], heads, -1)
-        return jnp.moveaxis(x_BxTxNxF, -2, -3)
+        return over_features(jnp.moveaxis(x_BxTxNxF, -2, -3), axis=-3)
 
 
 def edited(outputs_BxNxTxF: Array, edit: Edit) -> Array:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.modules.transformer import REMAT, LayerSpec
+from attention_jax.ops.placing import over_rows
 from attention_jax.ops.stacking import at_layer, stack, stack_layers
 
 # (layer, x, index of the layer, what is its alone) → (x after it, anything else)
@@ -37,14 +38,16 @@ class Layered(nn.Module, kw_only=True):
         """`x` after every layer of the stack `name`, and what else each one gives, layers first.
 
         `one(layer, x, index, own)` applies a layer; the arrays of `own` have layers as the first axis, of which it gets
-        its part.
+        its part. On a mesh that is set, rows lie over its data axes before and after every layer.
         """
         apply = one if self.is_initializing() else rematerialized(one, self.layer)
+        x = over_rows(x)
         if self._is_scanned:
             return self._scanned(name, layers[0], apply, x, (jnp.arange(len(layers)), own))
         found = []
         for index, layer in enumerate(layers):
             x, more = apply(layer, x, index, at_layer(own, index))
+            x = over_rows(x)
             found.append(more)
         return x, stack(found)
 
@@ -73,7 +76,7 @@ class Layered(nn.Module, kw_only=True):
             variables, (index, own) = of_layer
             layer = alone.bind(_with(variables, shared), mutable=changing)
             x, more = apply(layer, x, index, own)
-            return x, (more, {collection: layer.variables[collection] for collection in changing})
+            return over_rows(x), (more, {collection: layer.variables[collection] for collection in changing})
 
         x, (found, changed) = jax.lax.scan(step, x, (held, own))
         for collection, tree in changed.items():

@@ -25,6 +25,7 @@ from attention_jax.modules.normalization import NORMS, Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, combine, window_mask
+from attention_jax.ops.placing import over_features
 from attention_jax.ops.positions import Encoding, Spec, make_encoding, require_usable
 from attention_jax.ops.shapes import require_choice, require_unset
 from attention_jax.ops.stacking import at_layer
@@ -165,7 +166,7 @@ class FeedForward(nn.Module):
         hidden = ACTIVATIONS[spec.activation](dense(spec.feed_forward, "hidden")(x))
         if spec.gated:
             hidden = hidden * dense(spec.feed_forward, "gate")(x)
-        return dense(spec.width, "out")(drop(hidden, dropout))
+        return dense(spec.width, "out")(drop(over_features(hidden), dropout))
 
 
 class Residual(nn.Module):

@@ -90,6 +90,7 @@ class Request(NamedTuple):
     attention: str = ""
     verbose: bool = False
     debug_nans: bool = False
+    topology: str = ""
     runs: tuple[Path, ...] = ()  # that are compared, the baseline first
     metrics: tuple[str, ...] = ()  # by which they are
     space: Callable[[], list[dict]] | None = None  # the cells of a sweep over this config

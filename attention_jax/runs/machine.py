@@ -1,5 +1,6 @@
-"""What a process sets up before it computes: precision, and a compilation cache that survives it."""
+"""What a process sets up before it computes: precision, a compilation cache that survives it, small memory."""
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -11,6 +12,10 @@ from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 
+LONG = 0.2  # seconds: a compilation that is kept for other processes, and cleared up after
+M_MMAP_THRESHOLD = -3  # glibc's malloc.h: arrays of so many bytes have pages of their own
+COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's name of the event, read from its cache or not
+
 
 def set_up(precision: ConfigDict) -> None:
     """Apply the config's matmul precision and turn the persistent compilation cache on."""
@@ -21,7 +26,27 @@ def set_up(precision: ConfigDict) -> None:
         raise UserError(f"config.precision.matmul={precision.matmul!r}: choose {choices}.") from None
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (folder := cache_folder()) is not None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", LONG)
+    give_back_freed_memory()
+
+
+@functools.cache
+def give_back_freed_memory() -> None:
+    """From now on, give large arrays, and what a long compilation has freed, back to the system.
+
+    glibc alone would keep them: arrays of up to 32 MB once it has seen such, and of a compiled training step of a few
+    million parameters hundreds of MB, in pieces between what is used.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_THRESHOLD, 2**20)
+
+    def give_back(event: str, duration_secs: float, **about: str | int) -> None:
+        if event == COMPILED and duration_secs >= LONG:
+            libc.malloc_trim(0)
+
+    jax.monitoring.register_event_duration_secs_listener(give_back)
 
 
 @functools.cache

@@ -90,6 +90,7 @@ def _work_on(sweep: Sweep, program: Program, rung: int | None, bar: Bar, wait: b
             except Busy:
                 continue
             except Exception as error:
+                _require_common(error)
                 _put_down(sweep, [name for index in share for name in waves[index]], error)
 
 
@@ -180,6 +181,7 @@ def _finish(sweep: Sweep, together: Together, cells: Sequence[tuple[ConfigDict, 
         try:
             metrics = together.finish(configs, runs) if batch else []
         except Exception as error:
+            _require_common(error)
             _put_down(sweep, [run.path.name for run in runs], error)
             continue
         for config, run, found in zip(configs, runs, metrics, strict=True):
@@ -261,6 +263,12 @@ def _prepare(sweep: Sweep, name: str) -> None:
 
 def _write_result(run: Run, result: dict) -> None:
     write_result(run.own, result | {"seconds": round(run.seconds(), 2)})
+
+
+def _require_common(error: Exception) -> None:
+    """End all hosts where an error may be of one of them alone: the others would wait for what it does next."""
+    if not isinstance(error, UserError):
+        hosts.explained(error)
 
 
 def _put_down(sweep: Sweep, names: Sequence[str], error: Exception) -> None:

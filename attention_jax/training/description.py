@@ -9,10 +9,11 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
+from attention_jax.ops.placing import ROWS
 from attention_jax.training.blueprint import Blueprint
 from attention_jax.training.cost import flops
 from attention_jax.training.hyper import rule_of, settled, traced
-from attention_jax.training.placement import ROWS, Placement, make_mesh
+from attention_jax.training.placement import Placement, make_mesh
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss, stepping_of, train_step
 
@@ -42,6 +43,7 @@ class Description(NamedTuple):
     step: Callable
     arguments: tuple
     layout: Layout | None = None  # where a state is trained step by step
+    needed: Callable[[], float] | None = None  # counts the FLOPs that the model needs, however they are computed
 
     @property
     def size(self) -> int:
@@ -52,6 +54,11 @@ class Description(NamedTuple):
     def flops(self) -> float:
         """Matrix-product FLOPs of the step."""
         return flops(self.step, *self.arguments)
+
+    @property
+    def model_flops(self) -> float:
+        """The FLOPs of a step that the model needs, however they are computed: what MFU counts."""
+        return self.flops if self.needed is None else self.needed()
 
 
 def description_of(

@@ -11,7 +11,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
 from attention_jax import hosts
-from attention_jax.training.placement import ROWS, place
+from attention_jax.ops.placing import ROWS
+from attention_jax.training.placement import place
 
 NO_ROW = -1  # stands for a row of padding
 

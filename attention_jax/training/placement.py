@@ -17,9 +17,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attention_jax import hosts
 from attention_jax.errors import UserError
+from attention_jax.ops.placing import ROWS
 
 AXES = ("population", "data", "fsdp", "tensor")
-ROWS = ("data", "fsdp")  # what the rows of a member's batch are spread over
 ALL_ROWS = ("population", *ROWS)  # and those of an evaluation, which has one member at a time
 REST = -1
 # population: as many devices as divide the members; data: all others.

@@ -36,7 +36,8 @@ class Bar:
 
     def skip(self, steps: int) -> None:
         """Some steps that were done before."""
-        self._bar.initial += steps
+        if not self._bar.disable:
+            self._bar.initial += steps
         self._bar.update(steps)
 
     def __enter__(self) -> "Bar":

@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 from jaxtyping import Array, Int
 
 from attention_jax.errors import UserError
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums
+from attention_jax.ops.placing import over_rows
 from attention_jax.training.optimizer import Rule, update
-from attention_jax.training.placement import ROWS
 from attention_jax.training.state import Metrics, TrainState, Variables
 
 Loss = Callable[[Variables, Any, Dropout, Mapping], tuple[Sums, Variables]]
@@ -97,27 +96,19 @@ def _summed(loss: Loss, parts: int, state: TrainState, batch: Any, hyper: Mappin
         return jax.tree.map(exact, gradients), *found
 
     if parts == 1:
-        return of_rows(spread(batch), 0)
+        return of_rows(over_rows(batch), 0)
     micro = jax.tree.map(lambda rows: rows.reshape(parts, -1, *rows.shape[1:]), batch)
     size = len(jax.tree.leaves(micro)[0][0])
 
     def add(carry, part):
         rows, index = part
-        gradients, sums, _ = of_rows(spread(rows), index * size)
+        gradients, sums, _ = of_rows(over_rows(rows), index * size)
         return jax.tree.map(jnp.add, carry, (gradients, sums)), None
 
     shapes = jax.eval_shape(of_rows, jax.tree.map(lambda rows: rows[0], micro), 0)[:2]
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     gradients, sums = jax.lax.scan(add, zeros, (micro, jnp.arange(parts)))[0]
     return gradients, sums, {}
-
-
-def spread(batch: Any) -> Any:
-    """A batch with its rows over the data axes of the mesh that is set, where one is."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
-        return batch
-    return jax.lax.with_sharding_constraint(batch, PartitionSpec(ROWS))
 
 
 def _averaged(state: TrainState, params: Any, decay: float) -> Any:

@@ -1,10 +1,12 @@
 """BLEU by sacreBLEU's own count, and the textbook's score by hand."""
 
+import gc
 import math
 
 import numpy as np
 import pytest
 from sacrebleu import corpus_bleu, corpus_chrf
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a, TokenizerRegexp
 
 from attention_jax.evaluation.bleu import bleu_of_statistics, bleu_statistics, book_bleu, chrf, sacre_bleu
 from attention_jax.evaluation.translation import (
@@ -137,3 +139,15 @@ def test_perplexity_by_length_is_of_each_group_s_own_tokens_and_all_groups_are_t
         assert found[name] == pytest.approx(math.exp(sum(rows.nats[own]) / sum(rows.tokens[own])))
         nats, tokens = nats + math.log(found[name]) * sum(rows.tokens[own]), tokens + sum(rows.tokens[own])
     assert math.exp(nats / tokens) == pytest.approx(losses(rows, 0)["perplexity"])
+
+
+def test_what_was_scored_before_is_not_kept():
+    def kept():
+        gc.collect()
+        return [sum(type(found) is kind for found in gc.get_objects()) for kind in (Tokenizer13a, TokenizerRegexp)]
+
+    sacre_bleu(["The first sentence ."], [["The first one ."]])
+    first = kept()
+    for word in "abc":
+        sacre_bleu([f"Sentence {word} ."], [[f"One {word} ."]])
+    assert kept() == first

@@ -154,8 +154,9 @@ class Session:
     @functools.cached_property
     def description(self) -> Description:
         """Shapes of the parameters and of one step."""
-        batch = shapes_of(self.source.batches(0, 0, 1))
-        return description_of(self.config, self.init, self.loss, batch, self.placement, self.source.traced(self.config))
+        batch, more = shapes_of(self.source.batches(0, 0, 1)), self.source.traced(self.config)
+        found = description_of(self.config, self.init, self.loss, batch, self.placement, more)
+        return found._replace(needed=functools.partial(self.model_flops, batch))
 
     def model_flops(self, batch: Any) -> float:
         """The FLOPs that the model needs for a step on a batch of shapes: see `models/flops.py`."""

@@ -72,7 +72,8 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
     """The description of a training step on `rows` pairs that are padded to `length`."""
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"source": tokens, "target": tokens}
-    return description_of(config, functools.partial(init, model), training_loss(model), batch, placement_of(config))
+    shapes = description_of(config, functools.partial(init, model), training_loss(model), batch, placement_of(config))
+    return shapes._replace(needed=functools.partial(model_flops, config, model, rows, length))
 
 
 def model_flops(config: ConfigDict, model: nn.Module, rows: int, length: int) -> float:

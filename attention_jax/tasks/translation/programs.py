@@ -34,6 +34,7 @@ class Translator(NamedTuple):
     n_best: Any  # → Hypotheses, as many as beams
     alignment: Any  # → weights [B, T, S] of `config.evaluate.alignment_layer`; None without attention
     weights: Any  # → those of every layer and head, by kind: [B, layers, heads, Q, K]
+    beams: int  # hypotheses of a sentence that a search holds
 
 
 def translator(model: nn.Module, config: ConfigDict) -> Translator:
@@ -83,6 +84,7 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
         n_best=jax.jit(functools.partial(decode, _beam_search(config))),
         alignment=jax.jit(alignment) if layers else None,
         weights=jax.jit(weights),
+        beams=config.evaluate.beams,
     )
 
 

@@ -18,7 +18,7 @@ from attention_jax.tasks.translation.model import require_room
 from attention_jax.tasks.translation.programs import Members, Translator
 from attention_jax.training.placement import spread_rows, whole
 
-EVALUATION_TOKENS = 4096  # padded tokens on each side of a batch in evaluation
+EVALUATION_TOKENS = 2048  # padded tokens on each side of a batch in evaluation, those of every beam
 
 
 class Trained(NamedTuple):
@@ -53,13 +53,13 @@ def translate(trained: Trained, sources: Sentences, numbers: np.ndarray | None =
         index = np.where(batch["index"] >= 0, numbers[batch["index"]], NO_ROW)
         return trained.apply(trained.programs.translate, batch | {"index": index})
 
-    return [row[row != PAD].tolist() for row in gather_rows(program, batches_of(trained, sources, sources))]
+    return [row[row != PAD].tolist() for row in gather_rows(program, _searched(trained, sources))]
 
 
 def translate_n_best(trained: Trained, sources: Sentences, count: int) -> list[list[tuple[float, list[int]]]]:
     """The `count` best translations of every source, best first, with scores: nats divided by the length penalty."""
     of_sources: dict[int, list[tuple[float, list[int]]]] = {}
-    for indices, batch in batches_of(trained, sources, sources):
+    for indices, batch in _searched(trained, sources):
         tokens, scores = trained.apply(trained.programs.n_best, batch)
         for row, index in enumerate(indices.tolist()):
             ids = (hypothesis[hypothesis != PAD].tolist() for hypothesis in tokens[row, :count])
@@ -91,8 +91,16 @@ def encode(tokenizer: Tokenizer, texts: Iterable[str]) -> Sentences:
     return Sentences.join([*tokenizer.encode(text), EOS] for text in texts)
 
 
-def batches_of(trained: Trained, source: Sentences, target: Sentences) -> Batches:
-    """Every pair once, in batches of few shapes, each twice as long as the one before, so that little is compiled."""
+def _searched(trained: Trained, sources: Sentences) -> Batches:
+    """The batches whose translations are searched for."""
+    return batches_of(trained, sources, sources, beams=trained.programs.beams)
+
+
+def batches_of(trained: Trained, source: Sentences, target: Sentences, *, beams: int = 1) -> Batches:
+    """Every pair once, in batches of few shapes, each twice as long as the one before, so that little is compiled.
+
+    With `beams` of each sentence in memory a batch has as many tokens as without.
+    """
     longest = int(max(source.lengths.max(initial=0), target.lengths.max(initial=0)))
     boundaries, last = [trained.data.buckets[0]], trained.data.buckets[-1]
     while boundaries[-1] < longest:
@@ -101,5 +109,5 @@ def batches_of(trained: Trained, source: Sentences, target: Sentences) -> Batche
     if room is not None and room >= longest:
         boundaries[-1] = min(boundaries[-1], room)
     require_room(trained.programs.model, boundaries[-1])
-    tokens = min(EVALUATION_TOKENS, len(source) * boundaries[-1])  # no more rows than there are pairs
+    tokens = min(EVALUATION_TOKENS // beams, len(source) * boundaries[-1])  # no more rows than there are pairs
     return in_order(make_buckets(source, target, boundaries, tokens))

@@ -15,7 +15,7 @@ from attention_jax.modules.attention import Edit
 from attention_jax.tasks.translation.measuring import bleu_tokens
 from attention_jax.tasks.translation.model import init
 from attention_jax.tasks.translation.programs import translator
-from attention_jax.tasks.translation.translating import Trained, attention
+from attention_jax.tasks.translation.translating import EVALUATION_TOKENS, Trained, attention, batches_of
 from configs.nmt import get_config
 
 
@@ -73,3 +73,15 @@ def test_a_vmap_over_gates_translates_without_each_head_in_one_program():
     together = jax.vmap(lambda gate: translate((variables,), batch, {"cross": Edit(gate)}))(gates)
     for words, gate in zip(together, gates, strict=True):
         np.testing.assert_array_equal(words, translate((variables,), batch, {"cross": Edit(gate)}))
+
+
+@pytest.mark.parametrize("beams", [1, 5])
+def test_a_batch_has_so_many_tokens_with_those_of_its_beams_and_every_sentence_is_in_one(beams):
+    model, config = build("transformer_small"), get_config("transformer_small,embedded")
+    opened = Trained(translator(model, config), (), None, DataConfig(**config.data))
+    sentences = Sentences.join([4] * (1 + index % 16) for index in range(3000))
+    seen = []
+    for indices, batch in batches_of(opened, sentences, sentences, beams=beams):
+        assert beams * batch["source"].size <= EVALUATION_TOKENS
+        seen += indices.tolist()
+    assert sorted(seen) == list(range(3000))
