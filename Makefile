@@ -1,4 +1,4 @@
-# make demo | test | conformance | test-slow | test-slurm | fuzz | check | audit | docs | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
+# make demo | test | conformance | test-slow | test-slurm | test-distributed | fuzz | faults | check | audit | docs | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
 ACCELERATOR ?= cpu
 # The newest tested Python that can make a virtual environment, on PATH or of pyenv's (whose shims may run nothing).
 PYTHON ?= $(shell for version in 3.13 3.12; do \
@@ -12,8 +12,9 @@ TESTS ?= tests
 ACCELERATORS := cpu cuda13 tpu
 
 SLURM ?= /tmp/attention_jax_slurm
+KILLS ?= 100
 
-.PHONY: demo test test-slow test-slurm fuzz check audit conformance results docs lock clean
+.PHONY: demo test test-slow test-slurm test-distributed fuzz faults check audit conformance results docs lock clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train the default experiment on embedded data, in a few minutes
@@ -32,6 +33,14 @@ test-slurm: $(READY)  ## sweeps on a real SLURM of one node on this machine; ins
 
 fuzz: $(READY)  ## bad input of every kind, a thousand examples a test, others each time
 	ATTENTION_JAX_FUZZ=1000 $(BIN)/python -m pytest -n 2 tests/faults/test_fuzz.py
+
+test-distributed: $(READY)  ## runs over meshes of devices, and in several processes that are killed and stalled
+	$(BIN)/python -m pytest -n 0 tests/distributed
+
+faults: $(READY)  ## real runs and sweeps killed, stopped, starved of disk and left to run for long: what was survived
+	status=0; for script in "kills.py $(KILLS)" stops.py $(notdir $(wildcard tests/faults/soak.py)); do \
+	  $(BIN)/python tests/faults/$$script || status=1; \
+	done; $(BIN)/python -m pytest -n 0 -m slow tests/faults tests/distributed && exit $$status
 
 check: $(READY)
 	$(BIN)/ruff format --check .

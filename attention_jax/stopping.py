@@ -11,17 +11,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from typing import NoReturn
+from collections.abc import Iterable, Iterator
+from typing import NoReturn, TypeVar
 
 from attention_jax import hosts
 
+T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 GRACE = 15.0  # seconds
 
 
-class Interrupted(Exception):
-    """The run was asked to stop, has saved, and can go on."""
+class Interrupted(BaseException):
+    """The run was asked to stop, has saved, and can go on; no error, so that what handles errors lets it pass."""
 
 
 class _Asked:
@@ -49,6 +50,13 @@ def poll_alone() -> None:
     """`poll` where each host works by itself: one host among several goes on to the next common call."""
     if _Asked.number and hosts.is_alone():
         poll()
+
+
+def polled(items: Iterable[T]) -> Iterator[T]:
+    """The same items, with `poll_alone` before each."""
+    for item in items:
+        poll_alone()
+        yield item
 
 
 def end() -> NoReturn:

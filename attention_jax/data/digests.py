@@ -11,6 +11,7 @@ from typing import Any
 
 from attention_jax.errors import UserError
 from attention_jax.files import read_json
+from attention_jax.stopping import poll_alone
 
 META = "meta.json"
 
@@ -21,6 +22,7 @@ def digest_of(*paths: Path) -> str:
     for path in paths:
         with open(path, "rb") as file:
             while block := file.read(2**20):
+                poll_alone()
                 digest.update(block)
     return digest.hexdigest()
 

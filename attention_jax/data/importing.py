@@ -34,6 +34,7 @@ from attention_jax.data.sources import READERS, BadLines, Pair, kind_of, read_pa
 from attention_jax.data.splits import REST, SHARE, SPLITTERS, sentence_key, sizes_of
 from attention_jax.data.tokenizers import EOS, SPECIALS, TOKENIZERS, Tokenizer, train_tokenizer
 from attention_jax.errors import UserError
+from attention_jax.stopping import polled
 
 HELD_OUT = ("validation", "test")
 SPLITS = ("train", *HELD_OUT)
@@ -215,7 +216,7 @@ def _write_texts(folder: Path, config: DataConfig) -> Notes:
 
 def _train_tokenizers(folder: Path, config: DataConfig) -> list[Tokenizer]:
     def learn(sides: Sequence[str], language: str) -> Tokenizer:
-        texts = (getattr(pair, side) for side in sides for pair in read_texts(folder, "train"))
+        texts = (getattr(pair, side) for side in sides for pair in polled(read_texts(folder, "train")))
         return train_tokenizer(config.tokenizer, texts, language, config.min_count, config.vocabulary)
 
     if config.joint_vocabulary:
@@ -242,7 +243,7 @@ def _write_tokens(folder: Path, name: str, tokenizers: Sequence[Tokenizer], conf
         open(read, encoding="utf-8") as lines,
         open(texts_file(folder, REST), "a", encoding="utf-8") as rest,
     ):
-        for line in lines:
+        for line in polled(lines):
             pair = Pair(*json.loads(line))
             texts_of_sides = (getattr(pair, side) for side in SIDES)
             ids = [[*tokenizer.encode(text), EOS] for tokenizer, text in zip(tokenizers, texts_of_sides, strict=True)]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from attention_jax.data.config import DataConfig
 from attention_jax.errors import UserError
+from attention_jax.stopping import polled
 
 HOW_TO_GET = (
     "Sentence pairs of many languages, one tab-separated pair a line, are at https://www.manythings.org/anki/ "
@@ -48,7 +49,7 @@ class BadLines:
 
 def read_pairs(config: DataConfig, name: str, bad_lines: BadLines) -> Iterator[Pair]:
     """The pairs of a file or split; `name` is a config's `train_path`, `validation_path` or `test_path`."""
-    return READERS[kind_of(config)](config, name, bad_lines)
+    return polled(READERS[kind_of(config)](config, name, bad_lines))
 
 
 def kind_of(config: DataConfig) -> str:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from attention_jax.data.config import TextConfig
 from attention_jax.data.sources import at_home, require_file
 from attention_jax.errors import UserError
+from attention_jax.stopping import polled
 
 BLOCK = 2**20  # how many bytes of a file are read at once
 EMBEDDED_SENTENCES = 20_000
@@ -35,7 +36,7 @@ def read_text(config: TextConfig, name: str) -> Iterator[Chunk]:
 
     Documents without a character are left out. Raises UserError for bad input, naming the file and line or byte.
     """
-    return READERS[kind_of(config)](config, name)
+    return polled(READERS[kind_of(config)](config, name))
 
 
 def kind_of(config: TextConfig) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from attention_jax import hosts
+from attention_jax import hosts, stopping
 from attention_jax.errors import UserError
 from attention_jax.launcher.compilation import compile_step
 from attention_jax.launcher.description import describe_step
@@ -325,7 +325,9 @@ def _write_report(
     experiment: Experiment, session: Session, config: ConfigDict, run: Run, result: dict, name: str
 ) -> None:
     tables = experiment.tables(session, config, run, result)
+    stopping.poll_alone()
     figures = experiment.figures(session, config, run, result)
+    stopping.poll_alone()
     page = run_page(f"{config.experiment}: {name}", flatten(config), flatten(result), tables, figures, to_json(config))
     write_whole(run.own / "report.html", page)
 

@@ -4,7 +4,6 @@ import functools
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from attention_jax import stopping
 from attention_jax.errors import UserError
 from attention_jax.training.progress import tell
 
@@ -41,11 +41,10 @@ def inline(work: Work, settings: Mapping[str, Any]) -> None:
 def processes(work: Work, settings: Mapping[str, Any]) -> None:
     """Local worker processes, each pinned to its share of the cores and of the GPUs; says which were killed.
 
-    They end, and save, when this process is asked to.
+    They end, and save, when this process is asked to, and where it is killed.
     """
     count = settings["workers"]
     work.logs.mkdir(exist_ok=True)
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     workers = [_start(work, rank, count) for rank in range(count)]
     try:
         _watch(work, lambda: any(worker.poll() is None for worker in workers))
@@ -54,7 +53,6 @@ def processes(work: Work, settings: Mapping[str, Any]) -> None:
             worker.terminate()
         for worker in workers:
             worker.wait()
-        signal.signal(signal.SIGTERM, before)
     ended = [rank for rank, worker in enumerate(workers) if worker.returncode < 0]
     if ended:
         names = ", ".join(str(work.logs / f"worker_{rank}.log") for rank in ended)
@@ -147,23 +145,30 @@ def _is_queued(job: str) -> bool:
 
 
 def _watch(work: Work, is_running: Callable[[], bool]) -> None:
-    """Show how many cells are done, until nothing runs any more."""
+    """Show how many cells are done, until nothing runs any more. Raises Interrupted where a stop is asked for."""
     interval = 0.5 if sys.stderr.isatty() else 30
     with tqdm(total=work.cells, unit="cell", dynamic_ncols=True, mininterval=interval) as bar:
         while is_running():
             time.sleep(POLL)
+            stopping.poll()
             bar.update(work.done() - bar.n)
+    stopping.poll()
 
 
 def _start(work: Work, rank: int, count: int) -> subprocess.Popen:
     with open(work.logs / f"worker_{rank}.log", "w", encoding="utf-8") as log:
         return subprocess.Popen(
-            [*_pinned(rank, count), *work.command],
+            [*_bound(), *_pinned(rank, count), *work.command],
             cwd=work.cwd,
             env=os.environ | _gpus_of(rank, count),
             stdout=log,
             stderr=subprocess.STDOUT,
         )
+
+
+def _bound() -> list[str]:
+    """A prefix that has a worker asked to stop where this process is killed, where util-linux has what does it."""
+    return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 
 def _pinned(rank: int, count: int) -> list[str]:

@@ -13,13 +13,12 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from attention_jax import hosts
+from attention_jax import hosts, stopping
 from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import metric
 from attention_jax.runs.experiment import Together, finished
 from attention_jax.runs.folder import Busy, Run, hold, own_folder, to_json, write_result, write_whole
 from attention_jax.runs.training import Bar, tell
-from attention_jax.stopping import Interrupted
 from attention_jax.sweeps.folder import Sweep, changed_since
 from attention_jax.sweeps.plan import Program
 from attention_jax.sweeps.population import Wave, train_wave
@@ -72,6 +71,7 @@ def _work_on(sweep: Sweep, program: Program, rung: int | None, bar: Bar, wait: b
     in_step = population.halving and not population.across
     shares = [list(waves)] if in_step else [[index] for index in waves]
     for share in shares:
+        stopping.poll_alone()
         with contextlib.ExitStack() as stack:
             try:
                 homes = {index: sweep.path / "waves" / f"{program.name}-{index}" for index in share}
@@ -89,8 +89,6 @@ def _work_on(sweep: Sweep, program: Program, rung: int | None, bar: Bar, wait: b
                     _train_all(sweep, together, held, rung, bar)
             except Busy:
                 continue
-            except Interrupted:
-                raise
             except Exception as error:
                 _require_common(error)
                 _put_down(sweep, [name for index in share for name in waves[index]], error)

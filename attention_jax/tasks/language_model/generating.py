@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
+from attention_jax import stopping
 from attention_jax.data.tokenizers import BOS, EOS, PAD, UNK
 from attention_jax.decoding import sampling
 from attention_jax.decoding.greedy import Choose, Writing, likeliest, write
@@ -62,12 +63,14 @@ class Generator:
         """The tokens after a prompt, a text for each key, in blocks; after a text's end there is padding.
 
         When `request.context` tokens have been read, only their later half is read again, and the rest is forgotten.
-        Raises UserError if the model has no room for the text, and ValueError if it cannot read token by token.
+        Raises UserError if the model has no room for the text, ValueError if it cannot read token by token, and
+        Interrupted where a stop is asked for.
         """
         positions = self._positions(len(prompt), request)
         written = np.tile(np.array(prompt, np.int32), (len(keys), 1))
         writing, left = self._start(variables, written, positions, 0, request), request.tokens
         while left and not np.all(writing.is_done):
+            stopping.poll()
             read = int(writing.cache.cursor[0])
             if request.context and read >= request.context:
                 kept = written[:, -max(request.context // 2, 1) :]
