@@ -24,7 +24,7 @@ test: $(READY)  ## all but what takes long
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(TESTS)
 
 test-slow: $(READY)  ## what takes long: runs killed again and again, real corpora, a million pairs, full disks
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --ignore=tests/distributed
 
 test-slurm: $(READY)  ## sweeps on a real SLURM of one node on this machine; installs Debian's where it is missing (root)
 	command -v slurmctld munged sbatch >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
