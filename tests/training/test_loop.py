@@ -7,7 +7,6 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from attention_jax import stopping
@@ -19,7 +18,7 @@ from attention_jax.training.clock import Clock
 from attention_jax.training.feeding import Batches
 from attention_jax.training.hyper import traced
 from attention_jax.training.loop import Hooks, Task, Timetable, fit, trainer
-from attention_jax.training.optimizer import OPTIMIZERS, Rule, new_moments, update
+from attention_jax.training.optimizer import OPTIMIZERS, Rule
 from attention_jax.training.step import PLAIN, train_step
 
 X = jax.random.normal(jax.random.key(0), (40, 3))
@@ -306,18 +305,6 @@ def test_training_can_stop_at_a_rung_and_go_on_to_the_same_end(tmp_path, unbroke
     assert_equal(run(tmp_path)[0], unbroken[0])
 
 
-def test_clipping_and_weight_decay_follow_their_formula():
-    (state,) = trainer(TASK, TIMETABLE, RULE).create([0])
-    state = state._replace(variables={"params": {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}})
-    params = state.variables["params"]
-    gradients = {"w": jnp.full((3, 1), 3.0), "b": jnp.full(1, 3.0)}
-    numbers = {**hyper(0), "weight_decay": 0.1, "clip_norm": 1.0}
-    new, _, seen = update(gradients, new_moments(params, "adam"), params, jnp.int32(0), numbers, RULE)
-    assert float(seen["gradient_norm"]) == pytest.approx(6)
-    np.testing.assert_allclose(new["b"], 1 - 0.05, rtol=1e-4)  # Adam's first step is the sign
-    np.testing.assert_allclose(new["w"], 1 - 0.05 * 1.1, rtol=1e-4)  # and a matrix decays
-
-
 def test_parameters_may_be_kept_in_bfloat16(tmp_path):
     def halved(key):
         return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), TASK.init(key))
@@ -329,27 +316,6 @@ def test_parameters_may_be_kept_in_bfloat16(tmp_path):
         evaluate(variables)["validation.loss"] for variables in (TASK.init(jax.random.key(0)), state.variables)
     )
     assert end < start / 2
-
-
-def moved(params, steps, rate, gradient=1.0):
-    """Parameters, and the optimizer's state, after steps whose gradient is the same."""
-    numbers = {**hyper(0, rate), "weight_decay": 0.0}
-    step = jax.jit(lambda params, moments: update(gradients, moments, params, jnp.int32(0), numbers, RULE)[:2])
-    gradients, moments = jax.tree.map(lambda param: jnp.full_like(param, gradient), params), new_moments(params, "adam")
-    for _ in range(steps):
-        params, moments = step(params, moments)
-    return params, moments
-
-
-def test_small_changes_of_a_bfloat16_parameter_add_up_as_they_do_in_float32():
-    half, full = (moved({"w": jnp.ones((3, 2), kind), "b": jnp.ones(2)}, 100, 1e-3) for kind in ("bfloat16", "float32"))
-    assert half[0]["w"].dtype == jnp.bfloat16
-    assert half[0]["b"].dtype == jnp.float32
-    np.testing.assert_allclose(full[0]["w"], 0.9, rtol=1e-4)
-    np.testing.assert_array_equal(half[0]["w"], full[0]["w"].astype(jnp.bfloat16))
-    np.testing.assert_array_equal(half[1].master["w"], full[0]["w"])
-    assert half[1].master["b"] is None
-    np.testing.assert_array_equal(half[0]["b"], full[0]["b"])
 
 
 def test_a_run_of_bfloat16_parameters_learns_what_one_of_float32_does_and_resumes_bit_by_bit(tmp_path):
@@ -372,11 +338,6 @@ def test_a_run_that_starts_from_other_variables_has_its_master_copy_of_them():
     variables = {"params": {"w": jnp.full((3, 1), 0.3, jnp.bfloat16)}}
     (state,) = trainer(TASK, TIMETABLE, RULE).create([0], variables)
     np.testing.assert_array_equal(state.moments.master["w"], variables["params"]["w"].astype(jnp.float32))
-
-
-def test_float32_parameters_have_no_second_copy():
-    params = {"w": jnp.ones((3, 1))}
-    assert jax.tree.structure(new_moments(params, "adam")) == jax.tree.structure(optax.scale_by_adam().init(params))
 
 
 def test_what_is_saved_between_pushes_out_nothing_that_was_due(tmp_path):

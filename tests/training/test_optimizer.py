@@ -23,6 +23,7 @@ from attention_jax.training.optimizer import OPTIMIZERS, Rule, WithMaster, is_hi
 from configs.nmt import MODELS, OPTIMIZER
 from configs.positional_encoding import get_config
 
+ADAM = Rule("adam", "constant")
 DIFFERENT = [name for name in OPTIMIZERS if name != "adamw"]
 OTHER = {  # numbers that are no default
     "b1": 0.8,
@@ -294,3 +295,41 @@ def test_muon_has_the_hidden_matrices_of_every_language_model(changed):
 def test_muon_leaves_what_encodings_learn_to_adam_on_both_sides_of_the_text(name):
     module = build("transformer_book", encoder_layers=1, decoder_layers=1)
     require_parts(shapes_of(module.clone(encoder_positions=name), SOURCE, LENGTHS, INPUTS))
+
+
+def test_clipping_and_weight_decay_follow_their_formula():
+    params = {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}
+    gradients = {"w": jnp.full((3, 1), 3.0), "b": jnp.full(1, 3.0)}
+    numbers = traced({**numbers_of("adam", learning_rate=0.05), "clip_norm": 1.0})
+    new, _, seen = update(gradients, new_moments(params, "adam"), params, jnp.int32(0), numbers, ADAM)
+    assert float(seen["gradient_norm"]) == pytest.approx(6)
+    np.testing.assert_allclose(new["b"], 1 - 0.05, rtol=1e-4)  # Adam's first step is the sign
+    np.testing.assert_allclose(new["w"], 1 - 0.05 * 1.1, rtol=1e-4)  # and a matrix decays
+
+
+def stepped(params, steps, rate, gradient=1.0):
+    """Parameters, and the optimizer's state, after steps whose gradient is the same."""
+    numbers = traced({**numbers_of("adam", learning_rate=rate), "weight_decay": 0.0, "clip_norm": 10.0})
+    step = jax.jit(lambda params, moments: update(gradients, moments, params, jnp.int32(0), numbers, ADAM)[:2])
+    gradients, moments = jax.tree.map(lambda param: jnp.full_like(param, gradient), params), new_moments(params, "adam")
+    for _ in range(steps):
+        params, moments = step(params, moments)
+    return params, moments
+
+
+def test_small_changes_of_a_bfloat16_parameter_add_up_as_they_do_in_float32():
+    half, full = (
+        stepped({"w": jnp.ones((3, 2), kind), "b": jnp.ones(2)}, 100, 1e-3) for kind in ("bfloat16", "float32")
+    )
+    assert half[0]["w"].dtype == jnp.bfloat16
+    assert half[0]["b"].dtype == jnp.float32
+    np.testing.assert_allclose(full[0]["w"], 0.9, rtol=1e-4)
+    np.testing.assert_array_equal(half[0]["w"], full[0]["w"].astype(jnp.bfloat16))
+    np.testing.assert_array_equal(half[1].master["w"], full[0]["w"])
+    assert half[1].master["b"] is None
+    np.testing.assert_array_equal(half[0]["b"], full[0]["b"])
+
+
+def test_float32_parameters_have_no_second_copy():
+    params = {"w": jnp.ones((3, 1))}
+    assert jax.tree.structure(new_moments(params, "adam")) == jax.tree.structure(optax.scale_by_adam().init(params))
