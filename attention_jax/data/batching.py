@@ -22,10 +22,11 @@ class Bucket(NamedTuple):
     length: int
     batch_size: int
 
-    def rows(self, index: Int[np.ndarray, " rows"]) -> dict[str, Int[np.ndarray, "rows length"]]:
+    def rows(self, index: Int[np.ndarray, "*rows"]) -> dict[str, Int[np.ndarray, "*rows length"]]:
         """The bucket's pairs at these indices, padded; `NO_ROW` gives a row of padding."""
-        pairs = np.where(index >= 0, self.pairs[np.maximum(index, 0)], NO_ROW)
-        return {side: getattr(self, side).rows(pairs, self.length) for side in ("source", "target")}
+        pairs = np.where(index >= 0, self.pairs[np.maximum(index, 0)], NO_ROW).ravel()
+        found = {side: getattr(self, side).rows(pairs, self.length) for side in ("source", "target")}
+        return {side: rows.reshape(*index.shape, self.length) for side, rows in found.items()}
 
     @property
     def num_batches(self) -> int:

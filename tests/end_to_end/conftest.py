@@ -99,13 +99,17 @@ class Launcher:
             status = int(launches().stdout.readline())
             return Ended(status, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"))
 
-    def interrupt(self, how, workdir, at_step, **kwargs):
-        """Start a run and send it a signal when its metrics reach a step; the run must not have ended before."""
+    def interrupt(self, how, workdir, at_step, *, saved=False, **kwargs):
+        """Start a run and send it a signal when its metrics reach a step, and a checkpoint is there if it is to be.
+
+        The run must not have ended before.
+        """
         process = self.start(workdir, **kwargs)
         metrics = workdir / "metrics.jsonl"
         deadline = time.monotonic() + 200
         while time.monotonic() < deadline and process.poll() is None:
-            if metrics.exists() and f'"step": {at_step},' in metrics.read_text():
+            is_saved = not saved or any((workdir / "checkpoints").glob("[0-9]*"))
+            if is_saved and metrics.exists() and f'"step": {at_step},' in metrics.read_text():
                 break
             time.sleep(0.01)
         assert process.poll() is None, process.communicate()
