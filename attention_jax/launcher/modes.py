@@ -150,7 +150,7 @@ def describe(experiment: Experiment, request: Request) -> None:
 def compile_(experiment: Experiment, request: Request) -> None:
     """Compile the training step for --topology, or for this machine, without data, and say whether it fits."""
     found = compile_step(request.config, experiment.describe, request.topology)
-    print(found.text)
+    put(found.text)
     if found.refusal:
         raise UserError(found.refusal)
 

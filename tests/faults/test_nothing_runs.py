@@ -285,7 +285,7 @@ def test_translations_are_data_unless_a_terminal_shows_them(monkeypatch, is_term
     assert output.getvalue() == (r"\x1b[2Jchat" if is_terminal else "\x1b[2Jchat") + "\n"
 
 
-SETTINGS = {"partition": "", "gpus": 0, "minutes": 10, "cpus": 1}
+SETTINGS = {"partition": "", "gpus": 0, "minutes": 10, "cpus": 1, "nodes": 1, "tasks_per_node": 1}
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ def test_no_value_becomes_a_line_of_a_jobs_script(slurm, tmp_path):
     for partition in ("gpu\ntouch x", "gpu touch", "$(x)", "a;b", 5, None, "gpu\n"):
         with pytest.raises(UserError, match="config.sweep.partition="):
             slurm(tmp_path / "logs", partition=partition)
-    for name in ("gpus", "minutes", "cpus"):
+    for name in ("gpus", "minutes", "cpus", "nodes", "tasks_per_node"):
         with pytest.raises(UserError, match=f"config.sweep.{name}="):
             slurm(tmp_path / "logs", **{name: "1\ntouch x"})
     for folder in ("a\ntouch x", "a\rb", "a\x1bb"):
