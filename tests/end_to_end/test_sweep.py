@@ -20,6 +20,7 @@ from attention_jax.runs.config import flatten, nested
 from attention_jax.runs.folder import Run, hold, read_config
 from attention_jax.sweeps import folder, planning
 from attention_jax.sweeps.space import grid, product, seeds
+from attention_jax.sweeps.working import work
 from configs import kernel_regression, nmt
 
 MEASURED = ("seconds", "cost.seconds", "cost.step_seconds", "cost.tokens_per_second")
@@ -179,14 +180,14 @@ def test_another_code_version_is_listed_and_not_mixed_unless_told(sweeper, monke
 
 
 @pytest.mark.slow
-def test_what_another_process_holds_is_left_to_it(sweeper):
-    plan = sweeper.plan(RATES).plan
-    taken = plan.programs[0].waves[1][0]
-    home = sweeper.folder / "sweep" / "waves" / f"{plan.programs[0].name}-1"
-    with hold(home), pytest.raises(UserError, match="1 were not reached"):
-        sweeper.run(RATES)
+def test_a_worker_leaves_what_another_process_holds(sweeper):
+    planned = sweeper.plan(RATES)
+    program = planned.plan.programs[0]
+    taken = program.waves[1][0]
+    with hold(planned.path / "waves" / f"{program.name}-1"):
+        work(planned)
     assert sum(result is None for result in sweeper.results().values()) == 1
-    assert not (sweeper.folder / "sweep" / "cells" / taken / "result.json").exists()
+    assert not (planned.cell(taken) / "result.json").exists()
 
 
 def test_a_population_that_does_not_fit_goes_in_waves_and_says_so(sweeper, monkeypatch, capsys):

@@ -42,7 +42,7 @@ TASK = Task(
         {},
     ),
     batches=lambda seed, step, stop: Batches(
-        np.random.default_rng((seed, step)).integers(0, 40, (stop - step, 8)), TABLE
+        np.stack([np.random.default_rng((seed, at)).integers(0, 40, 8) for at in range(step, stop)]), TABLE
     ),
     steps_per_epoch=10,
     evaluate=lambda variables: {"validation.loss": float(jnp.mean((X @ variables["params"]["w"] - Y) ** 2))},
