@@ -1,4 +1,4 @@
-"""What reaches a terminal: text from files, names and errors cannot steer it.
+"""What reaches a terminal: text from files, names and errors cannot steer it, and stores have their addresses.
 
 Control characters (ESC, BEL, …), bidirectional overrides and halves of characters are shown as escapes: \\x1b.
 """
@@ -6,13 +6,16 @@ Control characters (ESC, BEL, …), bidirectional overrides and halves of charac
 import re
 import sys
 
+from attention_jax import stores
+
 # C0 without tab and line feed, DEL and C1; line separators and what turns text round; halves of characters.
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: object) -> str:
     """The text with everything that would steer a terminal as its escape; tabs and line feeds stay."""
-    return STEERING.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), str(text))
+    shown = stores.named(str(text))
+    return STEERING.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), shown)
 
 
 def put(text: object = "") -> None:

@@ -24,9 +24,9 @@ ROOMS = {
     "sweeps": {"runs", "training", "evaluation", "reports"},
     "launcher": {"runs", "sweeps", "training", "reports"},  # and experiments, by name
 }
-# The one exception meant for users, how a file is written whole, what processes agree on, how one is stopped, and what
-# a terminal is shown.
-EVERYWHERE = {"errors", "files", "hosts", "stopping", "terminal"}
+# The one exception meant for users, how a file is written whole, what processes agree on, how one is stopped, where
+# folders of stores are, and what a terminal is shown.
+EVERYWHERE = {"errors", "files", "hosts", "stopping", "stores", "terminal"}
 HEAVY = ("matplotlib", "tensorflow_datasets", "orbax", "sacrebleu", "tensorboardX", "scipy", "jinja2", "submitit")
 
 

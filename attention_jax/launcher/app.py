@@ -1,5 +1,6 @@
 """From a command line to a mode: the config, the run's folder, the experiment."""
 
+import contextlib
 import functools
 import sys
 from collections.abc import Sequence
@@ -8,15 +9,16 @@ from pathlib import Path
 from absl import app
 from ml_collections import ConfigDict, config_flags
 
-from attention_jax import hosts
+from attention_jax import hosts, stores
 from attention_jax.errors import UserError
 from attention_jax.launcher import config_files, experiments, flags, stored
 from attention_jax.launcher.messages import guarded
-from attention_jax.launcher.modes import MODES
+from attention_jax.launcher.modes import MODES, WRITING
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.machine import set_up
 from attention_jax.runs.provenance import provenance
 from attention_jax.sweeps.folder import is_sweep
+from attention_jax.training.progress import tell
 
 
 def launch(command: Sequence[str], started: float) -> None:
@@ -39,7 +41,7 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
         raise UserError(f"{argv[1]}: not a flag; flags begin with --.")
     provenance()  # of the code as it is now
     runs = _runs()
-    workdir = runs[0] if runs else Path(flags.WORKDIR.value or _default_workdir())
+    workdir = runs[0] if runs else stores.here(flags.WORKDIR.value or _default_workdir())
     asked = flags.CONFIG.value
     config = asked if asked is not None else stored.config_of(workdir, "--runs: " if runs else "")
     if "distributed" in config:
@@ -70,7 +72,8 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
         configure=_configure,
         command=tuple(command),
     )
-    MODES[mode](experiments.load(config.experiment), request)
+    with stores.working_in(workdir, tell) if mode in WRITING else contextlib.nullcontext():
+        MODES[mode](experiments.load(config.experiment), request)
 
 
 def _runs() -> tuple[Path, ...]:
@@ -82,7 +85,7 @@ def _runs() -> tuple[Path, ...]:
         raise UserError("--mode=compare needs two finished runs or more: --runs=A,B; the first is the baseline.")
     if is_asked and (flags.WORKDIR.value or flags.CONFIG.value is not None):
         raise UserError("--mode=compare reads the runs of --runs: leave --workdir and --config out.")
-    return tuple(map(Path, asked))
+    return tuple(map(stores.here, asked))
 
 
 def _mode(config: ConfigDict, workdir: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from attention_jax import hosts, stopping
+from attention_jax import hosts, stopping, stores
 from attention_jax.errors import UserError
 from attention_jax.launcher.compilation import compile_step
 from attention_jax.launcher.description import describe_step
@@ -169,6 +169,11 @@ def sweep(experiment: Experiment, request: Request) -> None:
         done=lambda: sum(map(planned.is_done, cells)),
     )
     if order.done() < len(cells):
+        if stores.mounted(planned.path) and settings.engine != "inline":
+            raise UserError(
+                f"config.sweep.engine={settings.engine!r}: one process works in an object store: set inline, or sweep "
+                "on a disk that workers share."
+            )
         ENGINES[settings.engine](order, settings)
     failed = failures(planned)
     lines = [f"  {planned.cell(name)}: {line}" for name, line in failed.items()]
@@ -240,6 +245,9 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
     "plan": show_plan,
     "work": work_on_sweep,
 }
+
+
+WRITING = ("train", "report", "sweep", "work")  # modes that write in the workdir
 
 
 def _require_one_run(request: Request, mode: str) -> None:

@@ -2,9 +2,9 @@
 
 import os
 import time
-from pathlib import Path
 from typing import Any
 
+from attention_jax import stores
 from attention_jax.errors import UserError
 from attention_jax.launcher import experiments, stored
 from attention_jax.runs.folder import Run
@@ -20,7 +20,7 @@ def load(folder: str | os.PathLike[str], *, which: str = "best", seed: int | Non
     `tasks.language_model.opened.OpenedLanguageModel`; the folder is read and stays as it is. The matmul precision of
     the run's config becomes this process's. Raises UserError where there is no such run, checkpoint or seed.
     """
-    path = Path(folder)
+    path = stores.here(folder)
     if is_sweep(path):
         raise UserError(f"{path}: a sweep; open one of its cells: load({str(path / 'cells')!r} and its name).")
     config = without_settings(stored.read(path))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from attention_jax import hosts
+from attention_jax import hosts, stores
 from attention_jax.errors import UserError
 from attention_jax.launcher import experiments
 from attention_jax.runs.experiment import require_readable
@@ -41,7 +41,7 @@ def require_own(path: Path, config: ConfigDict) -> None:
 
 def get_config(workdir: str) -> ConfigDict:
     """The config that the run in a folder was started with; one of several hosts is checked once they have met."""
-    path = Path(workdir)
+    path = stores.here(workdir)
     config = config_of(path)
     if "distributed" not in config or config.distributed == hosts.OFF:
         config = read(path)

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from ml_collections import ConfigDict
 
-from attention_jax import hosts, stopping
+from attention_jax import hosts, stopping, stores
 from attention_jax.errors import UserError
 from attention_jax.files import no_link, read_json, write_whole
 from attention_jax.runs.config import flatten
@@ -213,6 +213,8 @@ def _seeds_before(path: Path, config: ConfigDict, extend: bool, ignoring: str) -
         return {"is_started": stored is not None, "seeds": ()}
     if not hosts.is_alone():
         raise UserError(f"{path}: a finished run gains seeds on one host: set --config.distributed={hosts.OFF}.")
+    if stores.mounted(path):
+        raise UserError(f"{path}: a finished run gains seeds on a disk: copy it to one, or choose another --workdir.")
     return {"is_started": True, "seeds": stored.seeds}
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from attention_jax import hosts, stopping
+from attention_jax import hosts, stopping, stores
 from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import metric
 from attention_jax.runs.experiment import Together, finished
@@ -22,6 +21,7 @@ from attention_jax.runs.training import Bar, tell
 from attention_jax.sweeps.folder import Sweep, changed_since
 from attention_jax.sweeps.plan import Program
 from attention_jax.sweeps.population import Wave, train_wave
+from attention_jax.training.storage import delete, remove, steps_in
 
 
 def work(sweep: Sweep) -> None:
@@ -160,15 +160,15 @@ def _train(
                 _write_result(run, {**finished(config, {}), "status": "diverged", "step": step})
         if until == sweep.steps(sweep.programs[names[0]]):
             _finish(sweep, together, [(config, run) for config, run, step in cells if step is None], bar)
-    if hosts.is_first() and (home / "checkpoints").exists():  # every cell has its own now
-        shutil.rmtree((home / "checkpoints").replace(home / "done"))
+    if hosts.is_first() and steps_in(home / "checkpoints"):  # every cell has its own now
+        remove(stores.there(home / "checkpoints"))
 
 
 def _training_together(home: Path, missing: list[str]) -> list[str]:
     """The cells that train together: those that the wave's checkpoints are of, or those with something left to do."""
     path = home / "members.json"
-    shutil.rmtree(home / "done", ignore_errors=True)
-    if any((home / "checkpoints").glob("[0-9]*")) and path.exists():
+    delete(home / "removed-checkpoints")
+    if steps_in(home / "checkpoints") and path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
     write_whole(path, json.dumps(missing))
     return missing

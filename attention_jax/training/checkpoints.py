@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from attention_jax import hosts
 from attention_jax.errors import UserError
+from attention_jax.stores import there
 from attention_jax.training.placement import whole
 from attention_jax.training.state import TrainState, Variables
 from attention_jax.training.storage import (
@@ -54,7 +55,8 @@ class Checkpoints:
         best: Sequence[Path] = (),
         read_only: bool = False,
     ):
-        self._storage, self._folder, self._best = Storage(), folder.absolute(), [path.absolute() for path in best]
+        self._storage, self._folder = Storage(), there(folder.absolute())
+        self._best = [there(path.absolute()) for path in best]
         self._tell, self._keep_last, self._is_due, self._beside = tell, keep_last, is_due, beside
         self._unreadable: set[int] = set()
         if not read_only and hosts.is_first():

@@ -4,7 +4,8 @@ FOLDER/default/     the arrays, as orbax writes them: every host its own shards,
 FOLDER/about.json   the digest of each of their files, and what is kept beside; its own digest
 
 A folder is written aside, as partial-NAME, and renamed; one that is removed is removed-NAME first. A kill may leave
-either.
+either. An object store renames nothing: there a tree is whole once it has its about.json, which comes last and goes
+first.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention_jax import hosts
+from attention_jax import hosts, stores
 
 ARRAYS, ABOUT = "default", "about.json"
 LEFT_BY_A_KILL = ("partial-[0-9]*", "removed-[0-9]*", "[0-9]*.orbax-checkpoint-tmp*")
@@ -47,18 +48,18 @@ class Storage:
         Raises OSError, before anything is written, where the disk is full.
         """
         self.wait()
-        aside = folder.with_name(f"partial-{folder.name}")
+        aside = folder if stores.is_there(folder) else folder.with_name(f"partial-{folder.name}")
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
         if hosts.is_first():
             folder.parent.mkdir(parents=True, exist_ok=True)
             _require_space(folder.parent, size + len(json.dumps(beside)))
             delete(aside)
-            aside.mkdir()
+            aside.mkdir(exist_ok=True)
         hosts.agreed(None)
         try:
             self._arrays.save(aside / ARRAYS, args=self._ocp.args.StandardSave(_own(tree)))
         except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
+            delete(aside)
             raise
         self._writing = threading.Thread(target=self._finish, args=(folder, aside, beside, then), name="saving")
         self._writing.start()
@@ -94,14 +95,20 @@ class Storage:
             self._arrays.wait_until_finished()
             if hosts.is_first():
                 _seal(aside, beside)
-                with contextlib.suppress(FileNotFoundError):
-                    delete(folder.rename(folder.with_name(f"removed-{folder.name}")))
-                aside.rename(folder)
-                _flush(folder.parent)
+                if aside != folder:
+                    _rename(aside, folder)
                 then()
         except BaseException as error:
             self._failed.append(error)
-            shutil.rmtree(aside, ignore_errors=True)
+            delete(aside)
+
+
+def _rename(aside: Path, folder: Path) -> None:
+    """Put a tree in place of the one that is there."""
+    with contextlib.suppress(FileNotFoundError):
+        remove(folder)
+    aside.rename(folder)
+    _flush(folder.parent)
 
 
 def _own(tree: Any) -> Any:
@@ -116,27 +123,42 @@ def read_beside(folder: Path) -> Any:
 
 def steps_in(folder: Path) -> list[int]:
     """The numbers that a folder's trees are named by, readable or not, in their order."""
-    names = [path.name for path in folder.glob("[0-9]*")]
-    return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
+    return sorted(int(path.name) for path in _numbered(stores.there(folder)) if _is_whole(path))
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what a kill has left in a folder of trees."""
-    for left in (path for pattern in LEFT_BY_A_KILL for path in folder.glob(pattern)):
+    unfinished = [path for path in _numbered(folder) if not _is_whole(path)]
+    for left in (*unfinished, *(path for pattern in LEFT_BY_A_KILL for path in folder.glob(pattern))):
         delete(left)
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """What is named by a number in a folder."""
+    found = folder.glob("[0-9]*")
+    return [path for path in found if path.name.isdecimal() and str(int(path.name)) == path.name]
+
+
+def _is_whole(tree: Path) -> bool:
+    """Whether a tree is not one that is being written, or that a kill has left, in a store."""
+    return not stores.is_there(tree) or (tree / ABOUT).exists()
 
 
 def delete(path: Path) -> None:
     """Remove a file or folder, where it is."""
-    if path.is_dir() and not path.is_symlink():
+    if stores.is_there(path):
+        (path / ABOUT).unlink(missing_ok=True)
+        for file in stores.files(path):
+            file.unlink(missing_ok=True)
+    elif path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
 
 
 def remove(folder: Path) -> None:
-    """Remove a tree so that a kill leaves nothing of it under its name."""
-    delete(folder.rename(folder.with_name(f"removed-{folder.name}")))
+    """Remove a tree, or a folder of trees, so that a kill leaves nothing of it under its name."""
+    delete(folder if stores.is_there(folder) else folder.rename(folder.with_name(f"removed-{folder.name}")))
 
 
 def _seal(aside: Path, beside: Any) -> None:
@@ -144,7 +166,7 @@ def _seal(aside: Path, beside: Any) -> None:
     about = {"beside": beside, "digests": _digests(aside / ARRAYS)}
     sealed = json.dumps({"digest": _digest_of_json(about), "about": about}, allow_nan=False)
     (aside / ABOUT).write_text(sealed, encoding="utf-8")
-    for path in (*aside.rglob("*"), aside):
+    for path in () if stores.is_there(aside) else (*aside.rglob("*"), aside):
         _flush(path)
 
 
@@ -171,7 +193,7 @@ def _about(folder: Path) -> dict[str, Any]:
 
 def _digests(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file in a folder."""
-    return {str(path.relative_to(folder)): _digest(path) for path in folder.rglob("*") if path.is_file()}
+    return {path.relative_to(folder).as_posix(): _digest(path) for path in stores.files(folder)}
 
 
 def _require_same(folder: Path, digests: Mapping[str, str]) -> None:
@@ -182,7 +204,7 @@ def _require_same(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -191,7 +213,7 @@ def _digest_of_json(value: Any) -> str:
 
 
 def _require_space(folder: Path, size: int) -> None:
-    if shutil.disk_usage(folder).free < 1.1 * size + SPARE:
+    if not stores.is_there(folder) and shutil.disk_usage(folder).free < 1.1 * size + SPARE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 

@@ -12,6 +12,7 @@ from attention_jax.data.config import DataConfig
 from attention_jax.data.corpus import Corpus, Reference, load_references
 from attention_jax.data.importing import load_or_import
 from attention_jax.data.tokenizers import split_words
+from attention_jax.stores import here
 from attention_jax.tasks.translation.combining import COMBINE, require_combination, require_mean
 from attention_jax.tasks.translation.model import build, describe, init, placement_of
 from attention_jax.tasks.translation.programs import Translator, translator
@@ -40,7 +41,7 @@ class Session:
     def corpus(self) -> Corpus:
         """The corpus, with the vocabularies of `config.train.init_from` if that names a run."""
         start = self.config.train.init_from
-        return hosts.in_turn(lambda: load_or_import(self.folder, self.data, Path(start) / "data" if start else None))
+        return hosts.in_turn(lambda: load_or_import(self.folder, self.data, here(start) / "data" if start else None))
 
     @functools.cached_property
     def programs(self) -> Translator:
