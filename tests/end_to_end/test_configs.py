@@ -33,10 +33,11 @@ OTHERS = {
 VARIANTS = [(name, v) for name, vs in OTHERS.items() for v in vs] + [("nmt", v) for v in TRANSLATION]
 # Beside one that differs from each of these in a few values.
 LATER = (
-    "sine_linear", "blobs", "luong_dot,embedded", "luong_concat,embedded", "luong_location,embedded",
-    "luong_local_m,embedded", "transformer_tiny,embedded", "transformer_small,embedded", "transformer_big,embedded",
-    "luong_general,embedded", "luong_local_p,embedded", "transformer_base,embedded", "bahdanau,tatoeba_600",
-    "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel", "bahdanau,tfds", "core", "costs",
+    "sine_power", "sine_linear", "blobs", "cpu,jsonl", "seq2seq,embedded", "bahdanau,multi30k", "luong_dot,embedded",
+    "luong_concat,embedded", "luong_location,embedded", "luong_local_m,embedded", "transformer_tiny,embedded",
+    "transformer_small,embedded", "transformer_big,embedded", "luong_general,embedded", "luong_local_p,embedded",
+    "transformer_base,embedded", "bahdanau,tatoeba_600", "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel",
+    "bahdanau,tfds", "core", "costs",
 )  # fmt: skip
 RUN = [pytest.param(*pair, marks=[pytest.mark.slow] if pair[1] in LATER else []) for pair in VARIANTS]
 DESCRIBED = [

@@ -17,8 +17,8 @@ pytest.importorskip("gcsfs", reason="needs gcsfs: pip install gcsfs")
 RUN = (
     "--config=configs/nmt.py:bahdanau,embedded",
     *("--config.model.kwargs.embedding=8", "--config.model.kwargs.hidden=8", "--config.optimizer.warmup_steps=4"),
-    *("--config.train.steps=40", "--config.train.steps_per_call=4", "--config.train.log_every=10"),
-    *("--config.train.evaluate_every=20", "--config.train.checkpoint_every=4", "--config.train.keep_last=2"),
+    *("--config.train.steps=24", "--config.train.steps_per_call=4", "--config.train.log_every=8"),
+    *("--config.train.evaluate_every=12", "--config.train.checkpoint_every=8", "--config.train.keep_last=2"),
 )
 
 
@@ -60,7 +60,7 @@ def result_of(content):
 def test_a_run_in_a_store_is_killed_goes_on_and_is_what_it_is_on_a_disk(store, tmp_path):
     run(store, *RUN, f"--workdir={tmp_path / 'run'}")
     killed = start(store, *RUN, "--workdir=gs://bucket/lab/run")
-    wait_for(store, "lab/run/checkpoints/16/about.json", killed)
+    wait_for(store, "lab/run/checkpoints/8/about.json", killed)
     refusal = "error: gs://bucket/lab/run: in use by process"
     assert refusal in run(store, *RUN, "--workdir=gs://bucket/lab/run", status=1)[1]
     killed.send_signal(signal.SIGKILL)

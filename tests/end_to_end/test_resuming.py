@@ -99,7 +99,10 @@ def test_a_flipped_byte_in_the_best_variables_is_refused(finished, tmp_path):
     assert refused.out == ""
 
 
-@pytest.mark.parametrize(("how", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 143), ("SIGUSR2", 143)])
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [("SIGINT", 130), ("SIGTERM", 143), *(pytest.param(s, 143, marks=pytest.mark.slow) for s in ("SIGHUP", "SIGUSR2"))],
+)
 def test_a_run_asked_to_stop_saves_says_how_to_go_on_and_does(finished, tmp_path, how, status):
     launcher, unbroken, _ = finished
     long = {"train__steps": 4000, "train__checkpoint_every": 4000, "optimizer__decay_steps": 40}  # rates as unbroken

@@ -40,7 +40,7 @@ def without(variables, kind, layer, head):
     return {**variables, "params": params}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[] if k == "cross" else pytest.mark.slow) for k in KINDS])
 def test_a_closed_gate_is_a_head_that_nobody_reads_and_a_vmap_closes_each_in_one_program(transformer, kind):
     module, variables = transformer
     gates = 1 - jnp.eye(LAYERS * HEADS).reshape(-1, LAYERS, HEADS)

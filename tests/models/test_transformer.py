@@ -55,8 +55,8 @@ def test_grouped_heads_are_full_heads_that_share_keys_and_values():
 
     spread_out = jax.tree_util.tree_map_with_path(spread, variables)
     np.testing.assert_allclose(
-        grouped.apply(variables, SOURCE, LENGTHS, INPUTS),
-        full.apply(spread_out, SOURCE, LENGTHS, INPUTS),
+        jax.jit(grouped.apply)(variables, SOURCE, LENGTHS, INPUTS),
+        jax.jit(full.apply)(spread_out, SOURCE, LENGTHS, INPUTS),
         rtol=1e-4,
         atol=1e-5,
     )

@@ -39,7 +39,9 @@ def uneven(random, rows=12):
     return {"source": jnp.asarray(source, jnp.int32), "target": jnp.asarray(target, jnp.int32)}
 
 
-@pytest.mark.parametrize("name", ["bahdanau", "luong_local_p", "transformer_small"])
+@pytest.mark.parametrize(
+    "name", ["bahdanau", *(pytest.param(n, marks=pytest.mark.slow) for n in ("luong_local_p", "transformer_small"))]
+)
 def test_micro_batches_of_unequal_token_counts_add_up_to_the_whole_batch_with_dropout(name, random):
     model, batch = build(name, source=60, target=60, **SIZES), uneven(random)
     whole, metrics = stepped(model, batch, Stepping())
