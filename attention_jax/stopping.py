@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn, TypeVar
 
 from attention_jax import hosts
@@ -26,10 +26,14 @@ class Interrupted(BaseException):
 
 
 class _Asked:
-    """The first signal that asked this process to stop, 0 before any; whether anyone has noticed; and each Ctrl-C."""
+    """The first signal that asked this process to stop, 0 before any; whether anyone has noticed; and each Ctrl-C.
+
+    `is_heard_at_once` while the process only waits.
+    """
 
     number = 0
     is_noticed = False
+    is_heard_at_once = False
     interrupts = 0
 
 
@@ -57,6 +61,16 @@ def polled(items: Iterable[T]) -> Iterator[T]:
     for item in items:
         poll_alone()
         yield item
+
+
+def waited_for(do: Callable[[], T]) -> T:
+    """What `do()` gives, which may wait for long, as for a line that is typed; Interrupted where asked to stop."""
+    poll_alone()
+    _Asked.is_heard_at_once = True
+    try:
+        return do()
+    finally:
+        _Asked.is_heard_at_once = False
 
 
 def end() -> NoReturn:
@@ -94,6 +108,8 @@ def _hear(number: int, frame: object) -> None:
     if _Asked.interrupts > 1:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
+    if _Asked.is_heard_at_once:
+        poll_alone()
 
 
 def _watch(reading: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attention_jax.errors import UserError
+from attention_jax.stopping import waited_for
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -15,7 +16,7 @@ def read_lines(path: str) -> Iterator[str]:
     name = _named(path)
     with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
         number = 0
-        for number, raw in enumerate(file, start=1):
+        for number, raw in enumerate(iter(lambda: waited_for(file.readline), b""), start=1):
             try:
                 yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError:
@@ -32,7 +33,7 @@ def read_whole(path: str) -> str:
     name = _named(path)
     if path == "-" and sys.stdin.isatty():
         return ""
-    raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    raw = waited_for(sys.stdin.buffer.read) if path == "-" else Path(path).read_bytes()
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

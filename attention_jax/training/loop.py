@@ -192,12 +192,12 @@ def _train_to(
     packed = population.pack(states)
     traced = place([{name: value for name, value in hyper.items() if name != "seed"} for hyper in hypers], mesh, WHOLE)
     seen = population.look(packed)
-    most = None if hosts.is_alone() else hosts.agreed(pace.most)
+    most, first = None if hosts.is_alone() else hosts.agreed(pace.most), step
     while step < stop and not stopping.asked():
         with hooks.clock.phase("data"):
             end = min(stop, step + (most or pace.most))
             batches = [trainer.task.batches(hyper["seed"], step, end) for hyper in hypers]
-            if step // CHECK_ROWS != (step - len(batches[0].rows)) // CHECK_ROWS:
+            if step == first or step // CHECK_ROWS != (step - len(batches[0].rows)) // CHECK_ROWS:
                 require_same_rows(step, batches)
             tables, rows = zip(*(trainer.feed(one, mesh) for one in batches), strict=True)
         count, started, compiling = len(batches[0].rows), time.perf_counter(), population.programs.seconds
