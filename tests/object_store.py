@@ -31,11 +31,12 @@ class Server(http.server.ThreadingHTTPServer):
 
     @property
     def environment(self):
-        """What leads gcsfs and TensorStore here."""
+        """What leads gcsfs and TensorStore here, and lets them find no credentials at once."""
         address = f"http://127.0.0.1:{self.server_port}"
         return {
             "STORAGE_EMULATOR_HOST": address,
             "TENSORSTORE_GCS_HTTP_URL": address,
+            "GCE_METADATA_ROOT": f"127.0.0.1:{self.server_port}",
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         }
 
@@ -63,6 +64,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self._object(urllib.parse.unquote(found[2]), query)
             elif url.path.endswith("/o"):
                 self._list(query)
+            elif not url.path.startswith("/storage/"):
+                self._answer(404, MISSING)
             else:
                 self._answer(200, {"name": url.path.rpartition("/")[2], "locationType": "region"})
 
