@@ -262,7 +262,8 @@ class _Keeper:
                 self._mount.push()
                 is_told = False
             except UserError as error:  # what is written there now is another's
-                print(f"error: {error}", file=sys.stderr, flush=True)
+                self._tell(f"error: {error}")
+                sys.stderr.flush()
                 os._exit(1)
             except Exception as error:
                 if not is_told:

@@ -44,20 +44,21 @@ def start(tmp_path):
     pairs = tmp_path / "pairs.txt"
     pairs.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in sentence_pairs(1, 40)), encoding="utf-8")
     (tmp_path / "mine.py").write_text(CONFIG)
-    asked = [f"--config.{name}={value}" for name, value in {**TINY, "data.path": pairs}.items()]
     config = f"--config={tmp_path / 'mine.py'}:bahdanau,tsv"
 
-    def started(workdir, engine, **settings):
-        own = [f"--config.sweep.{name}={value}" for name, value in {"engine": engine, **settings}.items()]
-        flags = [config, *asked, "--mode=sweep", f"--workdir={tmp_path / workdir}", *own]
-        return subprocess.Popen([sys.executable, "launch.py", *flags], cwd=ROOT)
+    def started(engine, **values):
+        asked = {**TINY, "data.path": pairs, "sweep.engine": engine, **values}
+        flags = [f"--config.{name}={value}" for name, value in asked.items()]
+        return subprocess.Popen(
+            [sys.executable, "launch.py", config, *flags, "--mode=sweep", f"--workdir={tmp_path / engine}"], cwd=ROOT
+        )
 
     return started
 
 
 def test_a_job_array_leaves_the_same_table_also_when_it_is_preempted(start, tmp_path):
-    assert start("inline", "inline").wait() == 0
-    process = start("slurm", "slurm")
+    assert start("inline").wait() == 0
+    process = start("slurm")
     while process.poll() is None and not any((tmp_path / "slurm").glob("cells/*/checkpoints/20")):
         time.sleep(0.1)
     number = next(path.name for path in (tmp_path / "slurm" / "logs").iterdir() if path.name.isdigit())
@@ -69,8 +70,9 @@ def test_a_job_array_leaves_the_same_table_also_when_it_is_preempted(start, tmp_
 
 
 def test_two_tasks_train_a_cell_together(start, tmp_path):
-    assert start("slurm", "slurm", workers=1, tasks_per_node=2).wait(timeout=600) == 0
-    assert start("inline", "inline").wait() == 0
+    short = {"train.steps": 40, "train.evaluate_every": 20, "optimizer.warmup_steps": 10}
+    assert start("slurm", **short, **{"sweep.workers": 1, "sweep.tasks_per_node": 2}).wait(timeout=600) == 0
+    assert start("inline", **short).wait() == 0
     logs = "".join(path.read_text() for path in (tmp_path / "slurm" / "logs").rglob("*_log.*"))
     assert "Rank 1 is connected" in logs
     for whole, own in zip(*(rows_of(tmp_path / name / "table.csv") for name in ("inline", "slurm")), strict=True):
