@@ -60,6 +60,7 @@ def join(distributed: str, process_id: int | None = None, num_processes: int | N
         raise UserError(f"config.distributed={distributed!r}: needs {OFF}, {AUTO}, or HOST:PORT of process 0.")
     else:
         where = {"coordinator_address": distributed, "num_processes": num_processes, "process_id": process_id}
+    jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM, which `stopping` hears
     try:
         jax.distributed.initialize(**where, heartbeat_timeout_seconds=HEARTBEAT)
     except (RuntimeError, ValueError) as error:
