@@ -6,9 +6,12 @@ make in the same order.
 """
 
 import contextlib
+import ctypes
+import faulthandler
 import itertools
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -175,6 +178,18 @@ class _Watch:
     def start(self) -> None:
         for work in (self._speak, self._listen):
             threading.Thread(target=work, name="watching hosts", daemon=True).start()
+        if not is_first():
+            self._aborting = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._abort)
+            ctypes.CDLL(None).signal(signal.SIGABRT, self._aborting)
+
+    def _abort(self, number: int) -> None:
+        """What JAX's client does as soon as host 0's store does not answer; it names nobody, so we do."""
+        host, _, port = _state().coordinator_address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=BEAT).close()
+        except OSError:
+            _end(f"host 0 ({_named(self._seen[0][0])}) is gone: killed, or out of reach.")
+        faulthandler.dump_traceback()
 
     def _speak(self) -> None:
         """Ask the store, which may never answer."""
