@@ -1,4 +1,4 @@
-"""The one exception whose message is for the user, one line that names the file or key and the fix; and the extras."""
+"""The exceptions whose message is for the user, one line that names the file or key and the fix; and the extras."""
 
 import importlib.util
 
@@ -11,11 +11,16 @@ EXTRAS = {
     "importlib_resources": "tfds",
     "submitit": "slurm",
     "libtpu": "compile",
+    "gcsfs": "gcs",
 }
 
 
 class UserError(ValueError):
     """Something the user gave cannot be used; the launcher prints the message and exits with status 1."""
+
+
+class NoAnswer(Exception):
+    """An object store did not do what it was asked for; told as a UserError is, and no damage of what it has."""
 
 
 def require(module: str) -> None:

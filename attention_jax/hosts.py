@@ -104,13 +104,10 @@ def by_first(do: Callable[[], T]) -> T:
         return do()
     found: Any = None
     if is_first():
-        _Busy.what = WORKS
         try:
-            found = {"gives": do()}
+            found = {"gives": _working(do)}
         except UserError as error:
             found = {"refuses": str(error)}
-        finally:
-            _Busy.what = ""
     found = agreed(found)
     if "refuses" in found:
         raise UserError(found["refuses"])
@@ -123,7 +120,16 @@ def in_turn(do: Callable[[], T]) -> T:
         return do()
     made: list[T] = []
     by_first(lambda: made.append(do()))
-    return made[0] if made else do()
+    return made[0] if made else _working(do)
+
+
+def _working(do: Callable[[], T]) -> T:
+    """What `do()` gives, whose work may keep this host from saying that it lives."""
+    _Busy.what = WORKS
+    try:
+        return do()
+    finally:
+        _Busy.what = ""
 
 
 def explained(error: BaseException) -> None:

@@ -6,15 +6,16 @@ Control characters (ESC, BEL, …), bidirectional overrides and halves of charac
 import re
 import sys
 
-from attention_jax import stores
-
+SHOWN_AS: dict[str, str] = {}  # folders here, and the addresses of the stores that they stand for
 # C0 without tab and line feed, DEL and C1; line separators and what turns text round; halves of characters.
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: object) -> str:
     """The text with everything that would steer a terminal as its escape; tabs and line feeds stay."""
-    shown = stores.named(str(text))
+    shown = str(text)
+    for path, name in SHOWN_AS.items():
+        shown = shown.replace(path, name)
     return STEERING.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), shown)
 
 

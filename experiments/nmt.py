@@ -25,6 +25,7 @@ from attention_jax.runs.folder import Run, read_config
 from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, trainer_of
+from attention_jax.stores import here
 from attention_jax.tasks.translation import model
 from attention_jax.tasks.translation.by_length import conclude
 from attention_jax.tasks.translation.combining import require_combination
@@ -71,12 +72,13 @@ def start_from(session: Session) -> Variables | None:
     named = session.config.train.init_from
     if not named:
         return None
-    other = read_config(Path(named))
+    path = here(named)
+    other = read_config(path)
     if other is None:
         raise UserError(f"config.train.init_from={named!r}: no run there.")
     if other.model != session.config.model:
         raise UserError(f"config.train.init_from={named!r}: was trained with another config.model.")
-    return best_variables(other, Path(named), session.init, session.corpus.vocabulary, session.placement)[0]
+    return best_variables(other, path, session.init, session.corpus.vocabulary, session.placement)[0]
 
 
 def finish(session: Session, steps_per_epoch: int, configs: Sequence[ConfigDict], runs: Sequence[Run]) -> list[dict]:

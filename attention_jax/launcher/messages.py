@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from attention_jax import hosts, stopping
-from attention_jax.errors import UserError, missing
+from attention_jax.errors import NoAnswer, UserError, missing
 from attention_jax.launcher import config_files
 from attention_jax.runs.config import flatten
 from attention_jax.runs.keys import ABBREVIATIONS, lacking, meant
@@ -28,7 +28,7 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
     except stopping.Interrupted as stop:
         tell(f"\n{stop}")
         stopping.end()
-    except UserError as error:
+    except (UserError, NoAnswer) as error:
         fail(str(error))
     except BrokenPipeError:
         end_output()

@@ -157,6 +157,11 @@ def compile_(experiment: Experiment, request: Request) -> None:
 
 def sweep(experiment: Experiment, request: Request) -> None:
     """Plan what is missing of a sweep, do it with the engine that the config names, and answer."""
+    if stores.mounted(request.workdir) and (request.config.sweep.engine != "inline" or not hosts.is_alone()):
+        raise UserError(
+            f"config.sweep.engine={request.config.sweep.engine!r}: one process alone sweeps in an object store: set "
+            "inline and config.distributed=off, or sweep on a disk that workers share."
+        )
     planned = make_plan(experiment, request)
     cells = planned.plan.cells
     settings = planned.config.sweep
@@ -169,11 +174,6 @@ def sweep(experiment: Experiment, request: Request) -> None:
         done=lambda: sum(map(planned.is_done, cells)),
     )
     if order.done() < len(cells):
-        if stores.mounted(planned.path) and settings.engine != "inline":
-            raise UserError(
-                f"config.sweep.engine={settings.engine!r}: one process works in an object store: set inline, or sweep "
-                "on a disk that workers share."
-            )
         ENGINES[settings.engine](order, settings)
     failed = failures(planned)
     lines = [f"  {planned.cell(name)}: {line}" for name, line in failed.items()]

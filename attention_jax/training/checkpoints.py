@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attention_jax import hosts
-from attention_jax.errors import UserError
+from attention_jax.errors import NoAnswer, UserError
 from attention_jax.stores import there
 from attention_jax.training.placement import whole
 from attention_jax.training.state import TrainState, Variables
@@ -146,6 +146,8 @@ class Checkpoints:
             try:
                 beside = _read_beside(folder)
                 saved = Saved(step, read(folder, beside), beside["beside"])
+            except NoAnswer:
+                raise
             except Exception as error:
                 self._unreadable.add(step)
                 reason = f"{folder}: cannot be read ({first_line(error)})"

@@ -17,7 +17,7 @@ import os
 import shutil
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from attention_jax import hosts, stores
 
 ARRAYS, ABOUT = "default", "about.json"
 LEFT_BY_A_KILL = ("partial-[0-9]*", "removed-[0-9]*", "[0-9]*.orbax-checkpoint-tmp*")
+DAMAGE = (FileNotFoundError, ValueError)  # what reading a file raises that is not what was written
 SPARE = 2**20  # bytes for a tree's own files and for those of the run beside it
 
 
@@ -69,7 +70,7 @@ class Storage:
         about = hosts.agreed(_verified(folder) if hosts.is_first() else None)
         if isinstance(about, str):
             raise ValueError(about)
-        with warnings.catch_warnings():
+        with _answered(folder), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self._arrays.restore(folder / ARRAYS, args=self._ocp.args.StandardRestore(like))
 
@@ -91,16 +92,21 @@ class Storage:
             raise self._failed.pop()
 
     def _finish(self, folder: Path, aside: Path, beside: Any, then: Callable[[], None]) -> None:
+        is_whole = False
         try:
-            self._arrays.wait_until_finished()
-            if hosts.is_first():
-                _seal(aside, beside)
-                if aside != folder:
-                    _rename(aside, folder)
-                then()
+            with _answered(folder):
+                self._arrays.wait_until_finished()
+                if hosts.is_first():
+                    stores.settle(folder)  # what a tree needs beside it, as its run's config
+                    _seal(aside, beside)
+                    if aside != folder:
+                        _rename(aside, folder)
+                    is_whole = True
+                    then()
         except BaseException as error:
             self._failed.append(error)
-            delete(aside)
+            if not is_whole:
+                delete(aside)
 
 
 def _rename(aside: Path, folder: Path) -> None:
@@ -174,15 +180,32 @@ def _verified(folder: Path) -> dict[str, Any] | str:
     """What is known of a tree, once all its files are verified; else why it cannot be read."""
     try:
         about = _about(folder)
-        _require_same(folder / ARRAYS, about["digests"])
+        with _answered(folder, DAMAGE):
+            _require_same(folder / ARRAYS, about["digests"])
     except (OSError, ValueError) as error:
         return first_line(error)
     return about
 
 
+@contextlib.contextmanager
+def _answered(folder: Path, damage: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Raise NoAnswer for an error of a store, but for one that tells of `damage`."""
+    with stores.told(f"{folder}: no answer") if stores.is_there(folder) else contextlib.nullcontext():
+        try:
+            yield
+        except damage as error:
+            found: Exception | None = error
+        else:
+            found = None
+    if found is not None:
+        raise found
+
+
 def _about(folder: Path) -> dict[str, Any]:
+    with _answered(folder, DAMAGE):
+        content = (folder / ABOUT).read_bytes()
     try:
-        found = json.loads((folder / ABOUT).read_bytes())
+        found = json.loads(content)
         about, digest = found["about"], found["digest"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError(f"{ABOUT} is damaged") from None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,15 @@ RUN = (
     *("--config.train.steps=24", "--config.train.steps_per_call=4", "--config.train.log_every=8"),
     *("--config.train.evaluate_every=12", "--config.train.checkpoint_every=8", "--config.train.keep_last=2"),
 )
+
+
+SWEEP = """
+from attention_jax.sweeps.space import seeds
+from configs.nmt import get_config
+
+def sweep():
+    return seeds(2)
+"""
 
 
 @pytest.fixture
@@ -43,9 +53,9 @@ def run(store, *arguments, given="", status=0):
     return out, err
 
 
-def wait_for(store, name, process):
+def wait_for(store, is_there, process):
     until = time.monotonic() + 200
-    while name not in store.objects:
+    while not is_there():
         assert time.monotonic() < until
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.02)
@@ -60,7 +70,7 @@ def result_of(content):
 def test_a_run_in_a_store_is_killed_goes_on_and_is_what_it_is_on_a_disk(store, tmp_path):
     run(store, *RUN, f"--workdir={tmp_path / 'run'}")
     killed = start(store, *RUN, "--workdir=gs://bucket/lab/run")
-    wait_for(store, "lab/run/checkpoints/8/about.json", killed)
+    wait_for(store, lambda: "lab/run/checkpoints/8/about.json" in store.objects, killed)
     refusal = "error: gs://bucket/lab/run: in use by process"
     assert refusal in run(store, *RUN, "--workdir=gs://bucket/lab/run", status=1)[1]
     killed.send_signal(signal.SIGKILL)
@@ -81,7 +91,21 @@ def test_a_run_in_a_store_is_killed_goes_on_and_is_what_it_is_on_a_disk(store, t
 
 
 @pytest.mark.slow
-def test_a_sweep_in_a_store_is_done_by_one_process(store):
-    sweep = (*RUN, "--mode=sweep", "--sweep=rates", "--config.train.steps=8", "--workdir=gs://bucket/lab/sweep")
-    refusal = "config.sweep.engine='processes': one process works in an object store: set inline"
+def test_a_sweep_in_a_store_is_done_by_one_process_and_goes_on_after_a_kill(store, tmp_path):
+    (tmp_path / "mine.py").write_text(SWEEP)
+    own = (f"--config={tmp_path / 'mine.py'}:bahdanau,embedded", *RUN[1:], "--mode=sweep")
+    sweep = (*own, "--workdir=gs://bucket/lab/sweep")
+    refusal = "config.sweep.engine='processes': one process alone sweeps in an object store: set"
     assert refusal in run(store, *sweep, "--config.sweep.engine=processes", status=1)[1]
+    killed = start(store, *sweep)
+    wait_for(store, lambda: any("/cells/" in name and name.endswith("about.json") for name in [*store.objects]), killed)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert "gs://bucket/lab/sweep/report.html" in run(store, *sweep)[0]
+    results = [
+        result_of(content) for name, (_, content) in store.objects.items() if re.search("/cells/.*/result.json", name)
+    ]
+    assert len(results) == 2
+    run(store, *own, f"--workdir={tmp_path / 'sweep'}")
+    here = [result_of(path.read_bytes()) for path in (tmp_path / "sweep").glob("cells/*/result.json")]
+    assert sorted(map(str, here)) == sorted(map(str, results))
