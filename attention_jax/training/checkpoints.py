@@ -66,15 +66,15 @@ class Checkpoints:
         kept = self._kept_vocabulary()
         self.vocabulary = vocabulary if kept is None else kept
 
-    def save(self, step: int, states: list[TrainState]) -> None:
-        """Write the states of a step, once; the caller goes on meanwhile.
+    def save(self, step: int, states: list[TrainState], again: bool = False) -> None:
+        """Write the states of a step, once, or `again` in their place; the caller goes on meanwhile.
 
         Raises OSError, before anything is written, where the disk is full.
         """
         self._storage.wait()
         if hosts.is_first():
             self._set_aside()
-        if step in self._steps():
+        if step in self._steps() and not again:
             return
         best = [int(whole(state.best.step)) for state in states] if self._best else []
         about = {"vocabulary": self.vocabulary, "best": best, "beside": self._beside(step)}

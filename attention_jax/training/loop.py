@@ -158,8 +158,9 @@ def fit(
     task, timetable, clock = trainer.task, trainer.timetable, hooks.clock
     step, last = max(int(state.step) for state in states), timetable.steps if until is None else until
     states, pace, saved = list(states), Pace(), time.monotonic()
-    if timetable.is_stop(step, task.steps_per_epoch):
-        _log_all(trainer, states, step, checkpoints, hooks, pace)  # what a stop left undone
+    if timetable.is_stop(step, task.steps_per_epoch) and any(map(_is_unlogged, states)):  # a stop left that undone
+        _log_all(trainer, states, step, checkpoints, hooks, pace)
+        checkpoints.save(step, states, again=True)
     while step < last and not stopping.asked():
         stop = min(last, timetable.next_stop(step, task.steps_per_epoch))
         states, step = _train_to(trainer, hypers, states, step, stop, hooks, pace)
@@ -224,7 +225,7 @@ def _log_all(
 ) -> bool:
     """Log every member that has unlogged metrics, in place; False where a stop was asked for before all were."""
     for member, state in enumerate(states):
-        if state.goes_on and state.unlogged["loss"].count:
+        if _is_unlogged(state):
             try:
                 with hooks.clock.phase("evaluation"):
                     keep = functools.partial(checkpoints.keep_best, member, step)
@@ -233,6 +234,10 @@ def _log_all(
             except Interrupted:
                 return False
     return True
+
+
+def _is_unlogged(state: TrainState) -> bool:
+    return bool(state.goes_on and state.unlogged["loss"].count)
 
 
 def _measured(

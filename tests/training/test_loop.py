@@ -142,6 +142,24 @@ def test_an_interrupted_run_goes_on_to_the_same_result_bit_by_bit(tmp_path, unbr
     assert before + after == unbroken[1]
 
 
+@pytest.mark.parametrize("stopped_at", [12, 30])
+def test_a_stop_while_it_is_evaluated_leaves_a_checkpoint_that_is_complete_once_the_run_has_gone_on(
+    tmp_path, unbroken, stopped_at
+):
+    left = [*range(6, stopped_at + 1, 6)]
+
+    def stopped(variables):
+        if left.pop(0) == stopped_at:
+            raise stopping.Interrupted
+        return evaluate(variables)
+
+    run(tmp_path, task=TASK._replace(evaluate=stopped), stop_after=stopped_at)
+    run(tmp_path)
+    found, again = run(tmp_path)
+    assert again == []
+    assert_equal(found, unbroken[0])
+
+
 @pytest.mark.parametrize("steps_per_call", [1, 3])
 def test_how_many_steps_a_call_runs_changes_nothing(tmp_path, unbroken, steps_per_call):
     def short(seed, step, stop):
