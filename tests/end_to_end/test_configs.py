@@ -33,16 +33,16 @@ OTHERS = {
 VARIANTS = [(name, v) for name, vs in OTHERS.items() for v in vs] + [("nmt", v) for v in TRANSLATION]
 # Beside one that differs from each of these in a few values.
 LATER = (
-    "sine_power", "sine_linear", "blobs", "cpu,jsonl", "seq2seq,embedded", "bahdanau,multi30k", "luong_dot,embedded",
-    "luong_concat,embedded", "luong_location,embedded", "luong_local_m,embedded", "transformer_tiny,embedded",
-    "transformer_small,embedded", "transformer_big,embedded", "luong_general,embedded", "luong_local_p,embedded",
-    "transformer_base,embedded", "bahdanau,tatoeba_600", "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel",
-    "bahdanau,tfds", "core", "costs",
+    "sine_power", "sine_linear", "blobs", "cpu,jsonl", "transformer_book,embedded", "seq2seq,embedded",
+    "bahdanau,multi30k", "luong_dot,embedded", "luong_concat,embedded", "luong_location,embedded",
+    "luong_local_m,embedded", "transformer_tiny,embedded", "transformer_small,embedded", "transformer_big,embedded",
+    "luong_general,embedded", "luong_local_p,embedded", "transformer_base,embedded", "bahdanau,tatoeba_600",
+    "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel", "bahdanau,tfds", "core", "costs",
 )  # fmt: skip
 RUN = [pytest.param(*pair, marks=[pytest.mark.slow] if pair[1] in LATER else []) for pair in VARIANTS]
 DESCRIBED = [
     ("kernel_regression", "blobs"),
-    ("language_model", "gpt2_small,bytes"),
+    pytest.param("language_model", "gpt2_small,bytes", marks=pytest.mark.slow),
     ("nmt", "bahdanau,embedded"),
     ("nmt", "transformer_book,embedded"),
     ("positional_encoding", "text"),
@@ -196,6 +196,7 @@ def test_described_parameters_are_those_of_the_closed_form(tmp_path, capsys):
     assert f"parameters        {expected:,}\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_base_transformer_is_described_with_the_parameters_of_the_closed_form(tmp_path, capsys):
     config = nmt.get_config("transformer_base,embedded")
     config.data.vocabulary = v = 37_000

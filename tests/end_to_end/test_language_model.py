@@ -56,6 +56,7 @@ def test_a_run_is_validated_while_it_trains_and_ends_with_figures_of_all_that_is
         assert shown in page
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_to_what_an_unbroken_one_says(trained, tmp_path):
     launcher, _, text = trained
     asked = {"data__path": text, "seeds": (0,), "optimizer__decay_steps": 12}

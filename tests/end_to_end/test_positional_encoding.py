@@ -166,6 +166,7 @@ def test_a_run_on_a_text_can_be_opened_writes_and_is_told_by_its_tokenizer(tmp_p
         best_variables(config, tmp_path / "w", run.session.init, "another tokenizer's digest")
 
 
+@pytest.mark.slow
 def test_windows_side_by_side_cover_the_same_tokens_at_every_length(tmp_path):
     config = tiny("text", model__positions="alibi", data__factors=(1.0, 1.5))
     session = Session(config, tmp_path / "data", OPENERS)

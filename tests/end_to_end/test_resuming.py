@@ -101,7 +101,11 @@ def test_a_flipped_byte_in_the_best_variables_is_refused(finished, tmp_path):
 
 @pytest.mark.parametrize(
     ("how", "status"),
-    [("SIGINT", 130), ("SIGTERM", 143), *(pytest.param(s, 143, marks=pytest.mark.slow) for s in ("SIGHUP", "SIGUSR2"))],
+    [
+        ("SIGTERM", 143),
+        pytest.param("SIGINT", 130, marks=pytest.mark.slow),
+        *(pytest.param(name, 143, marks=pytest.mark.slow) for name in ("SIGHUP", "SIGUSR2")),
+    ],
 )
 def test_a_run_asked_to_stop_saves_says_how_to_go_on_and_does(finished, tmp_path, how, status):
     launcher, unbroken, _ = finished

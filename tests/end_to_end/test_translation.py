@@ -152,6 +152,7 @@ def test_the_report_stands_alone(finished):
     assert "Translations (validation)" in page
 
 
+@pytest.mark.slow
 def test_result_and_report_tell_by_split_what_was_kept_out_and_why(launcher, tmp_path):
     lines = launcher.pairs.read_text(encoding="utf-8").splitlines(keepends=True)
     launcher.pairs.write_text("".join([*lines[:40], lines[50], "no tab here\n"]), encoding="utf-8")
@@ -227,6 +228,7 @@ def test_seeds_of_one_run_equal_runs_of_their_own_and_come_with_intervals(finish
     assert low < mean < high
 
 
+@pytest.mark.slow
 def test_a_run_that_was_never_evaluated_has_nothing_to_measure(launcher, tmp_path):
     launcher.interrupt("SIGINT", tmp_path / "run", 4, train__steps=4000, train__evaluate_every=4000)
     process = launcher.run(tmp_path / "run", "--mode=evaluate", config=None)
