@@ -1,6 +1,7 @@
 """Two CPU devices, strict rank promotion, and real data where it lies beside the checkout."""
 
 import os
+import signal
 import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -13,6 +14,10 @@ import attention_jax  # noqa: F401  # adds to XLA_FLAGS what the installed jaxli
 # What one test compiled, in this process or another, the next one finds.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "attention_jax_tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+for number in (signal.SIGINT, signal.SIGHUP):  # what a test starts hears them, also where this was told to ignore them
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, lambda *asked: None)
 
 import jax
 import numpy as np
