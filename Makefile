@@ -35,7 +35,7 @@ fuzz: $(READY)  ## bad input of every kind, a thousand examples a test, others e
 	ATTENTION_JAX_FUZZ=1000 $(BIN)/python -m pytest -n 2 tests/faults/test_fuzz.py
 
 test-distributed: $(READY)  ## runs over meshes of devices, and in several processes that are killed and stalled
-	$(BIN)/python -m pytest -n 0 tests/distributed
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/distributed
 
 faults: $(READY)  ## real runs and sweeps killed, stopped, starved of disk and left to run for long: what was survived
 	status=0; for script in "kills.py $(KILLS)" stops.py $(notdir $(wildcard tests/faults/soak.py)); do \
