@@ -146,10 +146,17 @@ def explained(error: BaseException) -> None:
 
 
 def leave(message: str) -> None:
-    """Tell the other hosts that this one ends by an error, so that they do not wait for it."""
-    if not is_alone():
-        _client().key_value_set(f"failed/{_index()}", message, allow_overwrite=True)
-        time.sleep(2 * BEAT)  # they read it: the first host's end is the end of the store
+    """Tell the other hosts that this one ends by an error, so that they do not wait for it; the first waits until they
+    have read it, for its end is the end of the store.
+    """
+    if is_alone():
+        return
+    _client().key_value_set(f"failed/{_index()}", message, allow_overwrite=True)
+    late = time.monotonic() + SILENT
+    others = set(range(1, _count())) if is_first() else set()
+    while others and time.monotonic() < late:
+        time.sleep(POLL)
+        others = {host for host in others if not (_found(f"read/{host}") or _found(f"failed/{host}"))}
 
 
 def _gathered(value: Any) -> list[Any]:
@@ -204,7 +211,8 @@ class _Watch:
             with contextlib.suppress(Exception):  # silence speaks for itself
                 _client().key_value_set(f"alive/{_index()}", f"{beat}|{own}|{_Busy.what}", allow_overwrite=True)
                 for host, (before, _) in self._seen.items():
-                    if failed := _found(f"failed/{host}"):
+                    if host != _index() and (failed := _found(f"failed/{host}")):
+                        _client().key_value_set(f"read/{_index()}", "yes", allow_overwrite=True)
                         _end(f"host {host} ({_named(before)}) failed: {failed}")
                     if (found := _found(f"alive/{host}")) != before:
                         self._seen[host] = found, time.monotonic()

@@ -49,7 +49,7 @@ def guarded(run: Callable[[list[str]], None], argv: list[str]) -> None:
 
 def fail(message: str) -> NoReturn:
     """Say what is wrong on standard error and end with status 1."""
-    tell(f"error: {message}")
+    tell(f"error: {message}", by_all=True)
     hosts.leave(message)
     sys.exit(1)
 

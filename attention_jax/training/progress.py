@@ -47,7 +47,7 @@ class Bar:
         self._bar.close()
 
 
-def tell(line: str) -> None:
-    """A line for the user, beside the output; the first host's."""
-    if hosts.is_first():
+def tell(line: str, by_all: bool = False) -> None:
+    """A line for the user, beside the output; the first host's, or every host's own."""
+    if by_all or hosts.is_first():
         tqdm.write(printable(line), file=sys.stderr)
