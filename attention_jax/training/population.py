@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attention_jax.training.compiling import Programs
 from attention_jax.training.placement import make_mesh, mesh_of_state, shardings_of, whole
+from attention_jax.training.products import with_fast_gradients
 from attention_jax.training.state import TrainState
 
 Steps = Callable[..., TrainState]  # (state, table, rows, count, hyper) → state
@@ -41,7 +42,7 @@ class Population(NamedTuple):
 
 def loop(steps: Steps, sizes: Mapping[str, int]) -> Population:
     """One member after another through one program: what each would be alone, bit by bit."""
-    programs = Programs(steps, donate_argnums=0)
+    programs = Programs(with_fast_gradients(steps), donate_argnums=0)
 
     def advance(states, tables, rows, count, hypers):
         key = _shapes(tables[0], rows[0])
@@ -67,7 +68,7 @@ def vmapped(steps: Steps, sizes: Mapping[str, int]) -> Population:
 
     A member equals the same run alone to rounding: the compiler may sum in another order.
     """
-    programs = Programs(_side_by_side(steps), donate_argnums=0)
+    programs = Programs(with_fast_gradients(_side_by_side(steps)), donate_argnums=0)
     taking = Programs(lambda packed, member: jax.tree.map(lambda leaf: leaf[member], packed))
 
     def pack(states):
