@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.decoding.greedy import without
-from attention_jax.ops.cache import Cache
+from attention_jax.decoding.choosing import top_k
+from attention_jax.ops.cache import Cache, side_by_side
 
 NEVER = -1e30  # a score below every other; sums with it stay finite
 
@@ -59,23 +59,21 @@ def beam_search(
 
     def advance(search):
         logits, cache = _step_beams(step, search.last, search.cache)
-        of_words = without(jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1), bos, pad)
-        log_probs, parent, word = _likeliest(search.log_probs[..., None] + of_words, 2 * beams)  # half may end
+        log_probs, parent, word = _likeliest(search.log_probs, logits, 2 * beams, never=(bos, pad))
         tokens = _pick(search.tokens, parent).at[:, :, search.position].set(word)
-        is_end, is_likeliest = word == eos, jnp.arange(2 * beams) < beams
+        is_end, is_likeliest = word == eos, jnp.arange(2 * beams) < beams  # half of them may end
         scores = _penalized(log_probs, search.position + 1, length_penalty)
         done = _best(search.done, Hypotheses(tokens, jnp.where(is_end & is_likeliest[None, :], scores, NEVER)), beams)
         is_over = _is_open(done.scores).all(-1, keepdims=True)
         log_probs, kept = jax.lax.top_k(jnp.where(is_end | is_over, NEVER, jnp.maximum(log_probs, NEVER)), beams)
-        origin = _pick(parent, kept)
-        state, cursor = jax.tree.map(lambda leaf: _pick(leaf, origin), (cache.state, cache.cursor))
+        state = jax.tree.map(lambda leaf: _pick(leaf, _pick(parent, kept)), cache.state)
         return _Search(
             position=search.position + 1,
             last=_pick(word, kept),
             tokens=_pick(tokens, kept),
             log_probs=log_probs,
             done=done,
-            cache=Cache(cache.memory, state, cursor),
+            cache=cache._replace(state=state),
         )
 
     found = jax.lax.while_loop(unfinished, advance, _start(cache, batch, beams, max_length, bos, pad))
@@ -86,33 +84,48 @@ def beam_search(
 def _start(cache: Cache, batch: int, beams: int, max_length: int, bos: int, pad: int) -> _Search:
     tokens = jnp.full((batch, beams, max_length), pad, jnp.int32)
     first = jnp.where(jnp.arange(beams) == 0, 0.0, NEVER)  # all beams are equal at first: only one counts
-    state, cursor = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], beams, axis=1), (cache.state, cache.cursor))
     return _Search(
         position=jnp.zeros((), jnp.int32),
         last=jnp.full((batch, beams), bos, jnp.int32),
         tokens=tokens,
         log_probs=jnp.broadcast_to(first[None, :], (batch, beams)),
         done=Hypotheses(tokens, jnp.full((batch, beams), NEVER)),
-        cache=Cache(cache.memory, state, cursor),
+        cache=side_by_side(cache, beams),
     )
 
 
 def _step_beams(step: Callable, tokens: Int[Array, "batch beams"], cache: Cache) -> tuple[Array, Cache]:
-    """`step` for every beam, with one shared memory: logits `[batch, beams, vocabulary]`."""
+    """`step` for every beam: logits `[batch, beams, vocabulary]`. A model that keeps a history reads them together."""
+    if cache.history is not None:
+        return step(tokens, cache)
 
-    def step_beam(tokens, state, cursor):
-        logits, advanced = step(tokens, Cache(cache.memory, state, cursor))
+    def step_beam(tokens, state):
+        logits, advanced = step(tokens, cache._replace(state=state))
         return logits, advanced.state, advanced.cursor
 
-    logits, state, cursor = jax.vmap(step_beam, in_axes=1, out_axes=1)(tokens, cache.state, cache.cursor)
-    return logits, Cache(cache.memory, state, cursor)
+    logits, state, cursor = jax.vmap(step_beam, in_axes=1, out_axes=(1, 1, None))(tokens, cache.state)
+    return logits, cache._replace(state=state, cursor=cursor)
 
 
-def _likeliest(log_probs: Float[Array, "batch beams words"], count: int) -> tuple[Array, Array, Array]:
-    """The `count` likeliest continuations: their log-probabilities, the beams that they continue, their words."""
-    words = log_probs.shape[-1]
-    log_probs, choice = jax.lax.top_k(log_probs.reshape(len(log_probs), -1), count)
-    return log_probs, choice // words, (choice % words).astype(jnp.int32)
+def _likeliest(
+    log_probs: Float[Array, "batch beams"],
+    logits: Float[Array, "batch beams words"],
+    count: int,
+    never: tuple[int, ...],
+) -> tuple[Array, Array, Array]:
+    """The `count` likeliest continuations: their log-probabilities, the beams that they continue, their words.
+
+    They are among the words of each beam with the largest logits: log-probabilities are made of those alone.
+    """
+    logits = logits.astype(jnp.float32)
+    largest, words = top_k(logits, count + len(never))
+    peak = jnp.max(largest, axis=-1, keepdims=True)
+    total = peak + jnp.log(jnp.sum(jnp.exp(logits - peak), axis=-1, keepdims=True))
+    of_words = jnp.where(jnp.isin(words, jnp.array(never)), -jnp.inf, largest - total)
+    of_beams = (log_probs[..., None] + of_words).reshape(len(log_probs), -1)
+    log_probs, choice = jax.lax.top_k(of_beams, count)
+    word = jnp.take_along_axis(words.reshape(len(words), -1), choice, axis=-1)
+    return log_probs, choice // words.shape[-1], word
 
 
 def _best(some: Hypotheses, others: Hypotheses, beams: int) -> Hypotheses:

@@ -13,17 +13,24 @@ Step = Callable[[Int[Array, " batch"], Cache], tuple[Array, Cache]]
 
 def join_caches(caches: Sequence[Cache]) -> Cache:
     """The members' caches as one cache; all members have read the same words."""
-    return Cache(tuple(c.memory for c in caches), tuple(c.state for c in caches), caches[0].cursor)
+    has_history = caches[0].history is not None
+    return Cache(
+        tuple(cache.memory for cache in caches),
+        tuple(cache.state for cache in caches),
+        caches[0].cursor,
+        tuple(cache.history for cache in caches) if has_history else None,
+    )
 
 
 def join_steps(steps: Sequence[Step]) -> Step:
     """One step of all members, over the cache of `join_caches`."""
 
     def step(tokens, cache):
-        parts = zip(steps, cache.memory, cache.state, strict=True)
-        stepped = [member(tokens, Cache(memory, state, cache.cursor)) for member, memory, state in parts]
-        logits = mean_log_probs([logits for logits, _ in stepped])
-        return logits, Cache(cache.memory, tuple(after.state for _, after in stepped), stepped[0][1].cursor)
+        histories = cache.history or (None,) * len(steps)
+        parts = zip(steps, cache.memory, cache.state, histories, strict=True)
+        stepped = [member(tokens, Cache(memory, state, cache.cursor, own)) for member, memory, state, own in parts]
+        logits, read = zip(*stepped, strict=True)
+        return mean_log_probs(logits), join_caches(read)._replace(memory=cache.memory)
 
     return step
 

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attention_jax.decoding.choosing import likeliest, without
+
 Step = Callable[[Int[Array, " batch"], Any], tuple[Array, Any]]
 Choose = Callable[[Float[Array, "batch v"], Int[Array, ""]], Int[Array, " batch"]]  # (logits, words so far) → words
 
@@ -28,12 +30,6 @@ def greedy(
 ) -> Int[Array, "batch max_length"]:
     """The likeliest next word each time: words, `eos`, `pad`."""
     return decode(step, cache, is_done, max_length, likeliest, bos=bos, eos=eos, pad=pad)
-
-
-def likeliest(logits: Float[Array, "batch v"], position: Int[Array, ""]) -> Int[Array, " batch"]:
-    """The word with the largest logit; the first of several equal ones."""
-    del position
-    return jnp.argmax(logits, axis=-1)
 
 
 def decode(
@@ -87,8 +83,3 @@ def write(
 
     empty = jnp.full((len(start.tokens), size), pad, jnp.int32)
     return jax.lax.while_loop(unfinished, advance, (empty, start))
-
-
-def without(scores: Float[Array, "*batch v"], *words: int) -> Float[Array, "*batch v"]:
-    """The scores, with −inf for these words."""
-    return jnp.where(jnp.isin(jnp.arange(scores.shape[-1]), jnp.array(words)), -jnp.inf, scores)

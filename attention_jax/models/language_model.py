@@ -133,7 +133,7 @@ class LanguageModel(Layered, kw_only=True):
             raise ValueError(f"mixer={self.layer.mixer!r}: only {ATTENTION!r} reads token by token.")
         shape = (len(positions), self.layer.kv_heads, positions.shape[-1], self.layer.width // self.layer.heads)
         empty = KeyValue(jnp.zeros(shape, self.layer.dtype), jnp.zeros(shape, self.layer.dtype))
-        return Cache(positions, (empty,) * self.layers, jnp.zeros(len(positions), jnp.int32))
+        return Cache(positions, None, jnp.zeros(len(positions), jnp.int32), (empty,) * self.layers)
 
     def step(
         self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
@@ -159,13 +159,14 @@ class LanguageModel(Layered, kw_only=True):
         now = jnp.take_along_axis(cache.memory, index, axis=1)
         positions, valid = QueryKeyPositions(now, cache.memory), jnp.arange(length)[None] < counts[:, None]
         x, written = self._embed(tokens, now, None), []
-        for layer, (block, held) in enumerate(zip(self.each(STACK, self.blocks), cache.state, strict=True)):
+        for layer, (block, held) in enumerate(zip(self.each(STACK, self.blocks), cache.history, strict=True)):
             reading = Reading(causal_mask(length, room, cache.cursor), positions, into_cache(held, cache.cursor))
             x, held, _ = block(x, valid, reading, None, look_at(edits, KIND, layer))
             written.append(held)
         last = jnp.take_along_axis(x, (counts - 1)[:, None, None], axis=1)
         last = within_room(last, cache.cursor + counts - 1, room)
-        return self._logits(last, valid[:, :1], False)[:, 0], Cache(cache.memory, tuple(written), cache.cursor + counts)
+        read = cache._replace(cursor=cache.cursor + counts, history=tuple(written))
+        return self._logits(last, valid[:, :1], False)[:, 0], read
 
     def _read(
         self,

@@ -113,6 +113,14 @@ class Transformer(Layered, kw_only=True):
         scores = [spec.attention().score.room for spec in (self.layer.of_self, self.layer.of_cross)]
         return min((most for most in (*encodings, *scores) if most is not None), default=None)
 
+    def require_texts(self, count: int) -> None:
+        """Raise ValueError where so many hypotheses of a sentence cannot be written side by side."""
+        if count > 1 and self.layer.of_self.attention().score.room is not None:
+            raise ValueError(
+                f"score={self.layer.score!r}: scores a key by where it stands, and those of {count} hypotheses stand "
+                "side by side. Search with one beam, or choose another score."
+            )
+
     def _spec(self, kind: str) -> LayerSpec:
         return self.layer._replace(mixer=self.encoder_mixer) if kind == "encoder" else self.layer
 
@@ -175,30 +183,34 @@ class Transformer(Layered, kw_only=True):
         empty = KeyValue(jnp.zeros(shape, self.layer.dtype), jnp.zeros(shape, self.layer.dtype))
         layers = self.each("decoders", self.decoders)
         projected = Projected(tuple(layer.project_memory(memory.encoded) for layer in layers), memory.lengths)
-        return Cache(projected, (empty,) * self.decoder_layers, jnp.zeros(memory.lengths.shape, jnp.int32))
+        lanes = jnp.zeros((len(memory.lengths), max_length), jnp.int32)
+        return Cache(projected, lanes, jnp.zeros((), jnp.int32), (empty,) * self.decoder_layers)
 
     def step(
-        self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
-    ) -> tuple[Float[Array, "batch v"], Cache]:
+        self, tokens: Int[Array, "batch *texts"], cache: Cache, edits: Edits = NO_EDITS
+    ) -> tuple[Float[Array, "batch *texts v"], Cache]:
         """Logits of the token after `tokens`, NaN if the cache has no room for these, and the cache with them.
 
-        Raises ValueError for `edits` that are more than gates.
+        Tokens are a text's of each sentence, or of several that stand side by side in the cache; `state` says of each
+        text and time which of the texts then was its own. Raises ValueError for `edits` that are more than gates.
         """
         require_gates(edits)
-        room = cache.state[0].key.shape[-2]
-        positions = QueryKeyPositions(cache.cursor[:, None], jnp.arange(room)[None])
-        valid = jnp.ones((len(tokens), 1), bool)
-        written = []
-        x = self._embed(self.target_embedding, tokens[:, None], "decoder", positions.queries, None)
-        layers = self.each("decoders", self.decoders)
-        for index, (layer, held, memory) in enumerate(zip(layers, cache.state, cache.memory.layers, strict=True)):
-            reading = Reading(causal_mask(1, room, cache.cursor), positions, into_cache(held, cache.cursor))
+        texts_BxG = tokens.reshape(len(tokens), -1)
+        self.require_texts(texts_BxG.shape[-1])
+        valid, room, cursor = jnp.ones_like(texts_BxG, bool), cache.state.shape[-1], cache.cursor.reshape(-1, 1)
+        lanes_BxGxR = _with_own_lanes(cache.state.reshape(*texts_BxG.shape, room), cursor)
+        reading, written = _of_own(lanes_BxGxR, cursor), []
+        x = self._embed(self.target_embedding, texts_BxG, "decoder", reading.positions.queries, None)
+        layers = zip(self.each("decoders", self.decoders), cache.history or (), cache.memory.layers, strict=True)
+        for index, (layer, held, memory) in enumerate(layers):
+            joining = reading._replace(join=into_cache(held, cache.cursor * texts_BxG.shape[-1]))
             known = valid_lens_mask(cache.memory.lengths, memory.key.shape[-2])
             looks = {kind: look_at(edits, kind, index) for kind in READING}
-            x, held, _ = layer(x, valid, reading, memory, known, None, looks)
+            x, held, _ = layer(x, valid, joining, memory, known, None, looks)
             written.append(held)
-        x = within_room(x, cache.cursor, room)
-        return self._logits(x, valid, False)[:, 0], Cache(cache.memory, tuple(written), cache.cursor + 1)
+        logits = self._logits(within_room(x, cache.cursor, room), valid, False)
+        read = Cache(cache.memory, lanes_BxGxR.reshape(cache.state.shape), cache.cursor + 1, tuple(written))
+        return logits.reshape(*tokens.shape, -1), read
 
     def _encode(
         self, source: Array, lengths: Array, dropout: Dropout | None, edits: Edits, with_heads: bool
@@ -250,6 +262,21 @@ class Transformer(Layered, kw_only=True):
             x = self.decoder_norm(x, valid, is_training)
         logits = self.logits(x) if self.shared == "none" else tied_logits(self.target_embedding, x)
         return over_features(logits)
+
+
+def _with_own_lanes(lanes_BxGxR: Int[Array, "batch texts room"], cursor: Int[Array, "#batch 1"]) -> Array:
+    """The lanes with each text's own at the time of its next token."""
+    is_now = jnp.arange(lanes_BxGxR.shape[-1])[None, None] == cursor[..., None]
+    return jnp.where(is_now, jnp.arange(lanes_BxGxR.shape[-2])[None, :, None], lanes_BxGxR)
+
+
+def _of_own(lanes_BxGxR: Int[Array, "batch texts room"], cursor: Int[Array, "#batch 1"]) -> Reading:
+    """How the next token of every text reads the cache: what its own text has written, up to that token."""
+    _, texts, room = lanes_BxGxR.shape
+    time, lane = jnp.divmod(jnp.arange(room * texts), texts)
+    is_own = jnp.repeat(lanes_BxGxR, texts, axis=-1) == lane[None, None]
+    queries = jnp.broadcast_to(cursor, (len(cursor), texts))
+    return Reading(is_own & (time[None, None] <= cursor[..., None]), QueryKeyPositions(queries, time[None]))
 
 
 def _in_order(tokens: Int[Array, "batch t"]) -> QueryKeyPositions:

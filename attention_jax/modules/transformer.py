@@ -217,12 +217,14 @@ class Reading(NamedTuple):
         return out, (read, heads)
 
 
-def into_cache(held: KeyValue, cursor: Int[Array, " batch"]) -> Callable[[KeyValue], KeyValue]:
-    """A function that writes the keys and values of new tokens into a cache, at each text's cursor.
+def into_cache(held: KeyValue, first: Int[Array, "*batch"]) -> Callable[[KeyValue], KeyValue]:
+    """A function that writes the keys and values of new tokens into a cache, from an entry on, each text's or all's.
 
-    Tokens that the cache has no room for are left out.
+    Tokens that the cache has no room for are left out where texts differ; where they do not, there must be room.
     """
-    index_BxR = jnp.arange(held.key.shape[-2])[None] - cursor[:, None]  # of the new token for each entry of the cache
+    if first.ndim == 0:
+        return lambda new: jax.tree.map(lambda h, n: jax.lax.dynamic_update_slice_in_dim(h, n, first, -2), held, new)
+    index_BxR = jnp.arange(held.key.shape[-2])[None] - first[:, None]  # of the new token for each entry of the cache
 
     def written(new_BxNxTxF, held_BxNxRxF):
         count = new_BxNxTxF.shape[-2]

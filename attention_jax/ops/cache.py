@@ -8,24 +8,37 @@ from jaxtyping import Array, Float, Int
 
 
 class Cache(NamedTuple):
-    """A pytree whose leaves all have the batch first.
+    """A pytree whose leaves all have the batch first, but for a cursor that all texts share.
 
-    `memory` comes from the encoder; it is only read, and the hypotheses of a sentence share it. `state` is each
-    hypothesis's own, and `cursor` counts the tokens that a hypothesis has read.
+    `memory` comes from the encoder, and is only read. `state` is each hypothesis's own, and `cursor` counts the tokens
+    that it has read: `[batch]`, or one number where all texts have read as many, which is faster. `history` has what is
+    kept of every token that was read, and is only added to. The hypotheses of a sentence share memory and history.
     """
 
     memory: Any
     state: Any
-    cursor: Int[Array, " batch"]
+    cursor: Int[Array, "*batch"]
+    history: Any = None
 
 
-def within_room(x: Float[Array, "batch ..."], cursor: Int[Array, " batch"], room: int) -> Float[Array, "batch ..."]:
+def side_by_side(cache: Cache, texts: int) -> Cache:
+    """The cache of `texts` hypotheses of each sentence, all alike.
+
+    State gets one more axis, `[batch, texts, …]`. In history, `[…, room · texts, features]`, what is kept of token t of
+    hypothesis i is entry t · texts + i.
+    """
+    state = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], texts, axis=1), cache.state)
+    history = jax.tree.map(lambda leaf: jnp.repeat(leaf, texts, axis=-2), cache.history)
+    return cache._replace(state=state, history=history)
+
+
+def within_room(x: Float[Array, "batch ..."], cursor: Int[Array, "*batch"], room: int) -> Float[Array, "batch ..."]:
     """x for texts whose next token fits into the cache, and NaN for the others, which would be wrong."""
     return jnp.where((cursor < room).reshape(-1, *(1,) * (x.ndim - 1)), x, jnp.nan)
 
 
 def grown(cache: Cache, memory: Any) -> Cache:
-    """The cache with the room of its new `memory` `[batch, room]`; the state's leaves are `[..., room, features]`."""
+    """The cache with the room of its new `memory` `[batch, room]`; history's leaves are `[..., room, features]`."""
     more = memory.shape[-1] - cache.memory.shape[-1]
-    widened = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0),) * (leaf.ndim - 2) + ((0, more), (0, 0))), cache.state)
-    return Cache(memory, widened, cache.cursor)
+    widened = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0),) * (leaf.ndim - 2) + ((0, more), (0, 0))), cache.history)
+    return cache._replace(memory=memory, history=widened)

@@ -223,3 +223,13 @@ def test_samples_have_the_models_frequencies():
     expected = np.zeros(WORDS)
     expected[kept] = probabilities[kept] / probabilities[kept].sum()
     np.testing.assert_allclose(np.bincount(first, minlength=WORDS) / len(first), expected, atol=0.02)
+
+
+def test_a_decoder_that_scores_words_by_where_they_stand_is_not_searched_with_several_beams():
+    module, variables = trained("transformer_book", **{"score": "location:longest=8"})
+    memory = module.apply(variables, SOURCE, LENGTHS, method="encode")
+    cache = module.apply(variables, memory, 4, method="init_cache")
+    step = functools.partial(module.apply, variables, method="step")
+    with pytest.raises(ValueError, match="score='location:longest=8': .* 2 hypotheses .* one beam"):
+        beam_search(step, cache, jnp.zeros(3, bool), 4, beams=2, length_penalty=0.0, **ENDS)
+    assert greedy(step, cache, jnp.zeros(3, bool), 4, **ENDS).shape == (3, 4)

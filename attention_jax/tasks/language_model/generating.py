@@ -12,7 +12,8 @@ from jaxtyping import Array, Int, Key
 from attention_jax import stopping
 from attention_jax.data.tokenizers import BOS, EOS, PAD, UNK
 from attention_jax.decoding import sampling
-from attention_jax.decoding.greedy import Choose, Writing, likeliest, write
+from attention_jax.decoding.choosing import likeliest
+from attention_jax.decoding.greedy import Choose, Writing, write
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.attention import NO_EDITS, Edits

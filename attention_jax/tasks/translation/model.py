@@ -15,6 +15,7 @@ from attention_jax.errors import UserError
 from attention_jax.models import TRANSLATORS
 from attention_jax.models.flops import beyond_causality, counted
 from attention_jax.models.placement import PLACEMENTS
+from attention_jax.models.transformer import Transformer
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
@@ -93,6 +94,13 @@ def require_room(model: nn.Module, length: int) -> None:
             f"config.model.kwargs: the model has room for {model.room} tokens, and texts are padded to {length}. Train "
             "with more: raise max_length for learned positions, or longest for score='location:longest=…'."
         )
+
+
+def require_beams(model: nn.Module, beams: int) -> None:
+    """Raise UserError if the model cannot be searched with so many beams."""
+    if isinstance(model, Transformer):
+        with of_section("config.model.kwargs"):
+            model.require_texts(beams)
 
 
 def lengths_of(tokens):

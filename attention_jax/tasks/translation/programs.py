@@ -18,7 +18,7 @@ from attention_jax.errors import UserError
 from attention_jax.modules.attention import NO_EDITS
 from attention_jax.ops.losses import cross_entropy
 from attention_jax.tasks.choosing import require_drawing
-from attention_jax.tasks.translation.model import lengths_of, shifted
+from attention_jax.tasks.translation.model import lengths_of, require_beams, shifted
 from attention_jax.training.state import Variables
 
 Members = tuple[Variables, ...]  # the models that translate together: one, or several with averaged probabilities
@@ -71,6 +71,7 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
         logits: list[Any] = [model.apply(variables, *arguments) for variables in members]
         return jax.vmap(cross_entropy)(mean_log_probs(logits), target, target != PAD)
 
+    require_beams(model, max(config.evaluate.beams, config.evaluate.test_beams))
     layers = _attending_layers(model)
     if layers and not -layers <= alignment_layer < layers:
         raise UserError(
