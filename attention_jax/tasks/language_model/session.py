@@ -54,7 +54,8 @@ class Session:
     @functools.cached_property
     def model(self) -> LanguageModel:
         """The model that is trained. Raises UserError if the longest text or packed documents do not fit it."""
-        model = build(self.config, self.source.vocabulary, self.source.longest)
+        source = self.source
+        model = build(self.config, source.vocabulary, source.longest, source.has_segments, source.is_padded)
         self._require_room("config.model", model)
         if self.source.has_segments and model.layer.mixer in MIXERS:
             raise UserError(

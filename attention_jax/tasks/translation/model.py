@@ -18,7 +18,8 @@ from attention_jax.models.placement import PLACEMENTS
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
-from attention_jax.tasks.sections import of_section, types_of
+from attention_jax.ops.masking import causal_mask, valid_lens_mask
+from attention_jax.tasks.sections import of_section, tell_once, types_of
 from attention_jax.training.description import Description, description_of
 from attention_jax.training.placement import Placement
 from attention_jax.training.state import Variables
@@ -37,9 +38,11 @@ def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) ->
             "config.model.kwargs.shared='all': needs one vocabulary of both languages. Set "
             "config.data.joint_vocabulary=True, or choose shared='target'."
         )
+    longest = config.data.buckets[-1]
+    masks = [jax.eval_shape(lambda: valid_lens_mask(jnp.ones(1, jnp.int32), longest)), causal_mask(longest, longest)]
     with of_section("config.model.kwargs"):
-        model = TRANSLATORS[config.model.name](**with_backend(kwargs, config.data.buckets[-1]))
-    require_room(model, config.data.buckets[-1])
+        model = TRANSLATORS[config.model.name](**with_backend(kwargs, longest, masks, tell_once))
+    require_room(model, longest)
     return model
 
 
