@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from attention_jax.backends import chunked, cudnn, kernels, pallas
+from attention_jax.backends import chunked, cudnn, fused, pallas, tokamax
 from attention_jax.backends.record import Backend, Call
 from attention_jax.errors import UserError
 from attention_jax.ops import naming, pooling
@@ -25,20 +25,20 @@ OR = "/"  # between backends, the first of which that can is chosen
 LONG = 2048  # keys; from here on blocks take less memory than all weights, and no more time
 
 
-def _of_kernel(kernel: kernels.Kernel) -> Backend:
+def _of_kernel(kernel: fused.Kernel) -> Backend:
     return Backend(
-        functools.partial(kernels.pooled, kernel),
-        functools.partial(kernels.refusal, kernel),
+        functools.partial(fused.pooled, kernel),
+        functools.partial(fused.refusal, kernel),
         mark=kernel.mark if kernel.platform else (),
         reads_caches=False,
     )
 
 
-def _of_blocks(make: Callable[..., kernels.Kernel]) -> Callable[..., Backend]:
+def _of_blocks(make: Callable[..., fused.Kernel]) -> Callable[..., Backend]:
     """Builds a kernel from its options: blocks of so many queries and keys at most, and whether it is interpreted."""
 
     def build(queries=512, keys=512, interpret=False):
-        blocks = kernels.lanes("queries", queries), kernels.lanes("keys", keys)
+        blocks = fused.lanes("queries", queries), fused.lanes("keys", keys)
         return _of_kernel(make(*blocks, naming.truth("interpret", interpret)))
 
     return build
@@ -54,6 +54,7 @@ BUILDERS: dict[str, Callable[..., Backend]] = {
     "triton": lambda interpret=False: _of_kernel(pallas.triton(naming.truth("interpret", interpret))),
     "flash": _of_blocks(pallas.flash),
     "splash": _of_blocks(pallas.splash),
+    "tokamax": lambda implementation="triton": _of_kernel(tokamax.tokamax(implementation)),
 }
 
 

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax.backends.kernels import Examples, Kernel, Known
+from attention_jax.backends.fused import Examples, Kernel, Known
 from attention_jax.backends.record import Call
 
-MARK = ("custom-call", "__cudnn$fmhaSoftmax")
+MARK = ("__cudnn$fmhaSoftmax",)
 MOST_FEATURES, MULTIPLE = 256, 8  # of a head; before Hopper cuDNN has 128 and says so itself
 
 

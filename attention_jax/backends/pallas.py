@@ -5,6 +5,7 @@ block by block and slowly, which is for tests.
 """
 
 import functools
+import importlib.util
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax.backends.kernels import Examples, Kernel, Known, block_of, ids_of, in_lanes, lengthened
+from attention_jax.backends.fused import Examples, Kernel, Known, block_of, ids_of, in_lanes, lengthened
 from attention_jax.backends.record import Call
 from attention_jax.ops.placing import by_rows_and_heads
 
@@ -27,12 +28,20 @@ def triton(interpret: bool) -> Kernel:
     def reasons(masks: tuple[str, ...], call: Call) -> dict[str, bool]:
         del masks
         return {
+            f"JAX {jax.__version__} does not ship it": not _ships("jax.experimental.pallas.ops.gpu.attention"),
             "it is for self-attention, where queries are as many as keys": call.is_uneven,
             f"it has heads of up to {MOST_FEATURES} features": (call.features or 0) > MOST_FEATURES,
         }
 
     run, mark = functools.partial(_triton, interpret=interpret), ("__gpu$xla.gpu.triton", "mha_forward")
     return Kernel(run, "" if interpret else "gpu", ("float16", "bfloat16", "float32"), ("causal",), mark, reasons)
+
+
+def _ships(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is not there either
+        return False
 
 
 def flash(queries: int, keys: int, interpret: bool) -> Kernel:

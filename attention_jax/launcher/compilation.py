@@ -96,6 +96,7 @@ def _compiled(description: Description, layout: Layout, mesh: Mesh) -> tuple[Mem
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return _exhausted(str(error)), None
+    description.inspect(program)
     return _memory(program.memory_analysis()), program
 
 

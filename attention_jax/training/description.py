@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.ops.placing import ROWS
 from attention_jax.training.blueprint import Blueprint
+from attention_jax.training.compiling import Inspect, unseen
 from attention_jax.training.cost import flops
 from attention_jax.training.hyper import rule_of, settled, traced
 from attention_jax.training.placement import Placement, make_mesh
@@ -44,6 +45,7 @@ class Description(NamedTuple):
     arguments: tuple
     layout: Layout | None = None  # where a state is trained step by step
     needed: Callable[[], float] | None = None  # counts the FLOPs that the model needs, however they are computed
+    inspect: Inspect = unseen  # of the compiled step, as `Task.inspect`
 
     @property
     def size(self) -> int:

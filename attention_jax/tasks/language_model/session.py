@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from attention_jax.backends import require_mark
 from attention_jax.errors import UserError
 from attention_jax.models.flops import beyond_causality, counted
 from attention_jax.models.language_model import LanguageModel
@@ -157,7 +158,8 @@ class Session:
         """Shapes of the parameters and of one step."""
         batch, more = shapes_of(self.source.batches(0, 0, 1)), self.source.traced(self.config)
         found = description_of(self.config, self.init, self.loss, batch, self.placement, more)
-        return found._replace(needed=functools.partial(self.model_flops, batch))
+        inspect = functools.partial(require_mark, self.model.backend)
+        return found._replace(needed=functools.partial(self.model_flops, batch), inspect=inspect)
 
     def model_flops(self, batch: Any) -> float:
         """The FLOPs that the model needs for a step on a batch of shapes: see `models/flops.py`."""

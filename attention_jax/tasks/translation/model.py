@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from attention_jax.backends import require_mark
 from attention_jax.data.config import require_buckets
 from attention_jax.data.tokenizers import BOS, EOS, PAD
 from attention_jax.errors import UserError
@@ -76,7 +77,8 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"source": tokens, "target": tokens}
     shapes = description_of(config, functools.partial(init, model), training_loss(model), batch, placement_of(config))
-    return shapes._replace(needed=functools.partial(model_flops, config, model, rows, length))
+    inspect = functools.partial(require_mark, model.backend)
+    return shapes._replace(needed=functools.partial(model_flops, config, model, rows, length), inspect=inspect)
 
 
 def model_flops(config: ConfigDict, model: nn.Module, rows: int, length: int) -> float:
