@@ -122,6 +122,23 @@ def test_what_cudnn_is_asked_for_is_what_the_reference_computes(mask, cudnn_by_x
         assert_reference("cudnn", mask, 60, 60, jnp.bfloat16)
 
 
+@pytest.mark.parametrize(
+    ("queries", "keys"),
+    [((), ()), ((3,), (3,)), ((3, 4), (3, 4)), ((3, 4), (3, 1)), ((3, 2, 2), ()), ((2, 3, 2, 2),) * 2],
+)
+def test_any_batch_axes_are_as_in_the_reference(queries, keys, cudnn_by_xla):
+    query = jax.random.normal(jax.random.key(0), (*queries, 5, 8)).astype(jnp.bfloat16)
+    key, value = (jax.random.normal(jax.random.key(n), (*keys, 7, 8)).astype(jnp.bfloat16) for n in (1, 2))
+    own = valid_lens_mask(jnp.arange(3)[(None,) * (len(queries) - 3)], 7) if queries else None
+    mask = own and with_axes(own, max(len(queries) - 1 - (len(queries) > 3), 0))
+    with jax.numpy_rank_promotion("allow"):  # JAX's own
+        found, wanted = (
+            np.asarray(backends.attend(name, query, key, value, mask=mask).values, np.float32)
+            for name in ("cudnn", "reference")
+        )
+    np.testing.assert_allclose(found, wanted, atol=0.05)
+
+
 @pytest.mark.parametrize("mask", ["none", "causal", "lengths", "causal lengths", "window", "causal window"])
 def test_what_tokamax_is_asked_for_is_what_the_reference_computes(mask):
     pytest.importorskip("tokamax", reason="is an extra: pip install attention_jax[tokamax]")
@@ -297,9 +314,14 @@ def on_gpu(monkeypatch):
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), (), abstract_device=device))
 
 
-def gradient_of(name, mask=None):
-    attend = lambda q, k, v: backends.attend(name, q, k, v, mask=mask).values.astype(jnp.float32).sum()  # noqa: E731
+def gradient_of(name, mask):
+    attend = lambda q, k, v: backends.attend(name, q, k, v, mask=mask()).values.astype(jnp.float32).sum()  # noqa: E731
     return jax.jit(jax.value_and_grad(attend, (0, 1, 2)))
+
+
+def packed_mask():
+    packed = jnp.array([[1] * 200 + [2] * 50 + [0] * 50] * 4)
+    return with_axes(combine(causal_mask(300, 300), segment_mask(packed, packed), keys_mask(packed > 0)), 2)
 
 
 @pytest.mark.parametrize(
@@ -318,8 +340,8 @@ def test_a_program_for_a_gpu_has_the_mark_of_its_kernel_and_of_its_gradient(name
         config = pytest.importorskip("tokamax.config", reason="is an extra: pip install attention_jax[tokamax]")
         monkeypatch.setattr(type(config.cross_compile), "value", True)
     query, key = (jax.ShapeDtypeStruct((2, 2, heads, 200, 64), jnp.bfloat16) for heads in (2, 1))
-    with on_gpu(monkeypatch):
-        lowered = gradient_of(name, mask).trace(query, key, key).lower(lowering_platforms=("cuda",))
+    with on_gpu(monkeypatch), jax.numpy_rank_promotion("allow"):  # tokamax's own
+        lowered = gradient_of(name, lambda: mask).trace(query, key, key).lower(lowering_platforms=("cuda",))
     backends.require_mark(name, lowered)
     assert ("__cudnn$fmhaSoftmaxBackward" in lowered.as_text()) == (name == "cudnn")
 
@@ -332,10 +354,8 @@ def test_a_program_for_a_slice_of_tpus_has_the_mark_of_its_kernel_and_no_device_
     mesh = make_mesh({**MESH, "data": 2, "fsdp": 2, "tensor": 2}, devices=devices)
     placed = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(("data", "fsdp"), "tensor"))
     query, key = (jax.ShapeDtypeStruct((4, 2, n, 300, size), jnp.bfloat16, sharding=placed) for n in (2, 1))
-    packed = jnp.array([[1] * 200 + [2] * 50 + [0] * 50] * 4)
     with jax.set_mesh(mesh):
-        mask = combine(causal_mask(300, 300), segment_mask(packed, packed), keys_mask(packed > 0))
-        program = gradient_of(name, with_axes(mask, 2)).lower(query, key, key).compile()
+        program = gradient_of(name, packed_mask).lower(query, key, key).compile()
     backends.require_mark(name, program)
     assert program.as_text().count('custom_call_target="tpu_custom_call"') == 3
     assert "all-gather" not in program.as_text()
