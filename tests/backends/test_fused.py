@@ -14,7 +14,7 @@ from attention_jax import backends
 from attention_jax.backends import Call, fused
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.modules.attention import AttentionSpec
+from attention_jax.modules.attention import AttentionSpec, with_backend
 from attention_jax.ops.masking import (
     causal_mask,
     combine,
@@ -26,8 +26,11 @@ from attention_jax.ops.masking import (
     with_axes,
 )
 from attention_jax.training.compiling import Programs
+from attention_jax.training.cost import flops
 from attention_jax.training.placement import MESH, make_mesh
-from attention_jax.training.topology import devices_of
+from attention_jax.training.topology import devices_of, programs_for
+from configs.language_model import get_config
+from experiments.language_model import describe
 
 KERNELS = ("cudnn", "triton", "flash", "splash", "tokamax")
 BLOCKS = ":queries=128,keys=128,interpret=True"
@@ -351,6 +354,8 @@ def test_a_program_for_a_gpu_has_the_mark_of_its_kernel_and_of_its_gradient(name
 def test_a_program_for_a_slice_of_tpus_has_the_mark_of_its_kernel_and_no_device_asks_another(name, size):
     pytest.importorskip("libtpu", reason="compiles for TPUs: pip install attention_jax[compile]")
     devices = devices_of("v5e:2x4")
+    with programs_for(devices):
+        assert backends.choose("cudnn/splash/chunked", [asked()], BFLOAT16) == "splash"
     mesh = make_mesh({**MESH, "data": 2, "fsdp": 2, "tensor": 2}, devices=devices)
     placed = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(("data", "fsdp"), "tensor"))
     query, key = (jax.ShapeDtypeStruct((4, 2, n, 300, size), jnp.bfloat16, sharding=placed) for n in (2, 1))
@@ -386,6 +391,39 @@ def test_a_cache_is_read_by_a_backend_that_can_where_a_kernel_reads_whole_texts(
     for t in range(tokens.shape[1]):
         logits, cache = model.apply(variables, tokens[:, t], cache, method="step")
     np.testing.assert_allclose(logits, model.apply(variables, tokens)[:, -1], rtol=1e-4, atol=1e-5)
+
+
+MASKS_OF_TEXTS = [causal_mask(8, 8)]
+SEVERAL = "triton:interpret=True/flash:interpret=True/splash:interpret=True/reference"
+
+
+@pytest.mark.parametrize(
+    ("changed", "masks", "expected"),
+    [
+        ({}, MASKS_OF_TEXTS, "triton:interpret=True"),
+        ({}, [combine(causal_mask(8, 8), keys_mask(jnp.ones((1, 8), bool)))], "flash:interpret=True"),
+        ({"mixer": "window"}, MASKS_OF_TEXTS, "splash:interpret=True"),
+        ({"positions": "alibi"}, MASKS_OF_TEXTS, "reference"),
+        ({"dropout_sites": ("attention",)}, MASKS_OF_TEXTS, "reference"),
+        ({"normalize": "learned_sink"}, MASKS_OF_TEXTS, "reference"),
+        ({}, [*MASKS_OF_TEXTS, prefix_mask(8, 8, 2)], "reference"),
+        ({"dtype": jnp.dtype("float16")}, [keys_mask(jnp.ones((1, 8), bool))], "reference"),
+    ],
+)
+def test_what_a_model_reads_decides_which_backend_it_gets(changed, masks, expected):
+    flat = FIELDS | {"score": "scaled_dot", "normalize": "softmax", "dtype": jnp.dtype("bfloat16"), "backend": SEVERAL}
+    assert with_backend(flat | changed, 8, masks)["backend"] == expected
+
+
+def test_the_flops_of_a_model_with_a_kernel_are_those_of_the_reference():
+    config = get_config()
+    config.model.update(
+        {**{key: value for key, value in FIELDS.items() if key in config.model}, "backend": "reference"}
+    )
+    config.data.update({"length": 8, "batch": 2})
+    wanted = describe(config)
+    config.model.backend = "splash:interpret=True"
+    assert describe(config).flops == wanted.flops != flops(describe(config).step, *wanted.arguments)
 
 
 def test_the_docs_show_what_each_kernel_takes():

@@ -14,14 +14,14 @@ from attention_jax.data.config import require_buckets
 from attention_jax.data.tokenizers import BOS, EOS, PAD
 from attention_jax.errors import UserError
 from attention_jax.models import TRANSLATORS
-from attention_jax.models.flops import beyond_causality, counted
+from attention_jax.models.flops import beyond_causality, counted, in_sight
 from attention_jax.models.placement import PLACEMENTS
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
 from attention_jax.tasks.sections import of_section, tell_once, types_of
-from attention_jax.training.description import Description, description_of
+from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.placement import Placement
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
@@ -77,8 +77,11 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"source": tokens, "target": tokens}
     shapes = description_of(config, functools.partial(init, model), training_loss(model), batch, placement_of(config))
-    inspect = functools.partial(require_mark, model.backend)
-    return shapes._replace(needed=functools.partial(model_flops, config, model, rows, length), inspect=inspect)
+    return shapes._replace(
+        needed=functools.partial(model_flops, config, model, rows, length),
+        inspect=functools.partial(require_mark, model.backend),
+        in_sight=step_of(config, training_loss(in_sight(model))),
+    )
 
 
 def model_flops(config: ConfigDict, model: nn.Module, rows: int, length: int) -> float:
