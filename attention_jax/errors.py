@@ -12,6 +12,7 @@ EXTRAS = {
     "submitit": "slurm",
     "libtpu": "compile",
     "gcsfs": "gcs",
+    "tokamax": "tokamax",
 }
 
 

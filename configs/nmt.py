@@ -28,7 +28,7 @@ RECURRENT = {
     "window": 5,  # words on either side, of the local ones
     "score": "additive",  # any of ops/scoring.py, with options: gaussian:width=2
     "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
-    "backend": "auto",  # reference, chunked: backends/
+    "backend": "auto",  # reference, chunked, cudnn, splash, …, or the first that can: cudnn/splash/auto
 }
 LUONG = RECURRENT | {"attends": "after", "output": "attentional", "score": "bilinear", "input_feeding": True}
 
@@ -55,7 +55,7 @@ TRANSFORMER = {
     "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
     "cross_score": "",  # where attention to the source differs
     "cross_normalize": "",
-    "backend": "auto",  # reference, chunked: backends/
+    "backend": "auto",  # reference, chunked, cudnn, splash, …, or the first that can: cudnn/splash/auto
     "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
     "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products
 }

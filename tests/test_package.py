@@ -124,9 +124,11 @@ def test_the_rooms_are_there_when_they_are_asked_for():
         _ = attention_jax.opps
 
 
-def test_a_checkout_has_the_package_with_every_extra_but_those_for_tpus_and_buckets():
+def test_a_checkout_has_the_package_with_every_extra_but_those_for_tpus_buckets_and_others_kernels():
     extras = PROJECT["optional-dependencies"]
-    locked = [lines for name, lines in extras.items() if name not in ("compile", "gcs")]  # locks/tpu.txt has the first
+    locked = [
+        lines for name, lines in extras.items() if name not in ("compile", "gcs", "tokamax")
+    ]  # locks/tpu.txt has the first
     every = [*PROJECT["dependencies"], *(line for lines in locked for line in lines)]
     assert sorted(every, key=str.lower) == (ROOT / "requirements.txt").read_text(encoding="utf-8").split()
     named = {re.split("[>=]", line)[0].replace("-", "_"): extra for extra, lines in extras.items() for line in lines}

@@ -1,29 +1,47 @@
 """Ways to compute the same attention, what each of them can do, and `attend`, the one function that modules call.
 
-`reference` holds the weights of all queries and keys; `chunked` goes through blocks of them, in linear memory. What a
-backend cannot do it refuses by name; it is never replaced by another in silence.
+`reference` holds the weights of all queries and keys; `chunked` goes through blocks of them, in linear memory; the
+others are kernels that JAX and its libraries ship. What a backend cannot do it refuses by name; it is never replaced by
+another in silence. A text may name several, as "cudnn/splash/chunked": the first that can do what is asked is chosen,
+once, when a model is built.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxtyping import Array, Float
 
-from attention_jax.backends import chunked
+from attention_jax.backends import chunked, cudnn, fused, pallas, tokamax
+from attention_jax.backends.record import Backend, Call
+from attention_jax.errors import UserError
 from attention_jax.ops import naming, pooling
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.pooling import attention_of
 
 AUTO = "auto"
+OR = "/"  # between backends, the first of which that can is chosen
 LONG = 2048  # keys; from here on blocks take less memory than all weights, and no more time
 
 
-class Backend(NamedTuple):
-    """A backend's `attend(query, key, value, attention)`, and why it cannot do what is asked ("" if it can)."""
+def _of_kernel(kernel: fused.Kernel) -> Backend:
+    return Backend(
+        functools.partial(fused.pooled, kernel),
+        functools.partial(fused.refusal, kernel),
+        mark=kernel.mark if kernel.platform else (),
+        reads_caches=False,
+    )
 
-    attend: Callable[[Array, Array, Array, Attention], Attended]
-    refusal: Callable[[Attention], str] = lambda attention: ""
+
+def _of_blocks(make: Callable[..., fused.Kernel]) -> Callable[..., Backend]:
+    """Builds a kernel from its options: blocks of so many queries and keys at most, and whether it is interpreted."""
+
+    def build(queries=512, keys=512, interpret=False):
+        blocks = fused.lanes("queries", queries), fused.lanes("keys", keys)
+        return _of_kernel(make(*blocks, naming.truth("interpret", interpret)))
+
+    return build
 
 
 BUILDERS: dict[str, Callable[..., Backend]] = {
@@ -32,12 +50,17 @@ BUILDERS: dict[str, Callable[..., Backend]] = {
         functools.partial(chunked.pooled, blocks=(naming.whole("queries", queries), naming.whole("keys", keys))),
         chunked.refusal,
     ),
+    "cudnn": lambda: _of_kernel(cudnn.CUDNN),
+    "triton": lambda interpret=False: _of_kernel(pallas.triton(naming.truth("interpret", interpret))),
+    "flash": _of_blocks(pallas.flash),
+    "splash": _of_blocks(pallas.splash),
+    "tokamax": lambda implementation="triton": _of_kernel(tokamax.tokamax(implementation)),
 }
 
 
 @functools.cache
 def make_backend(text: str) -> Backend:
-    """The backend that a text names: "reference", "chunked", "chunked:queries=256,keys=1024".
+    """The backend that a text names: "reference", "chunked", "chunked:queries=256,keys=1024", "cudnn".
 
     Raises ValueError for another name or option.
     """
@@ -56,26 +79,55 @@ def attend(
     Raises ValueError for what the backend cannot do.
     """
     attention = attention_of(**asked)
-    chosen = choose(name, [attention], key.shape[-2])
+    chosen = choose(name, [attention], Call.of(query, key, value))
     return make_backend(chosen).attend(query, key, value, attention)
 
 
 def require(name: str, attention: Attention) -> None:
-    """Raise ValueError if a backend cannot do what is asked; "auto" always can, because `reference` can."""
-    if name == AUTO:
-        return
-    reason = make_backend(name).refusal(attention)
-    if reason:
-        raise ValueError(f"backend={name!r}: {reason}. Choose backend='reference'.")
+    """Raise ValueError if no backend that is named can do what is asked; "auto" always can, for `reference` can."""
+    choose(name, [attention], None)
 
 
-def choose(name: str, asked: Sequence[Attention], length: int) -> str:
-    """The backend's name; for "auto", `chunked` if there are many keys, `length`, and it can do all that is asked.
+def choose(
+    name: str, asked: Sequence[Attention], call: Call | None, tell: Callable[[str], None] = lambda line: None
+) -> str:
+    """The backend's name, of several that are named the first that can do all that is asked in such a call.
 
-    Raises ValueError if the backend that is named cannot.
+    "auto" is `chunked` if there are many keys and it can, else `reference`. `tell` is told why others before the chosen
+    one are not. Raises ValueError if none can.
     """
-    if name == AUTO:
-        return "chunked" if length >= LONG and not any(map(chunked.refusal, asked)) else "reference"
-    for attention in asked:
-        require(name, attention)
-    return name
+    refusals = {text: "" if text == AUTO else _refusal(text, asked, call) for text in name.split(OR)}
+    chosen = next((text for text, refusal in refusals.items() if not refusal), None)
+    if chosen is None:
+        reasons = "; ".join(
+            f"{text}: {refusal}" if len(refusals) > 1 else refusal for text, refusal in refusals.items()
+        )
+        raise ValueError(f"backend={name!r}: {reasons}. Choose backend='reference'.")
+    for text in itertools.takewhile(lambda text: text != chosen, refusals):
+        tell(f"backend {chosen}, not {text}: {refusals[text]}")
+    return _automatic(asked, call) if chosen == AUTO else chosen
+
+
+def _refusal(name: str, asked: Sequence[Attention], call: Call | None) -> str:
+    """The first reason why a backend cannot do something that is asked."""
+    return next(filter(None, (make_backend(name).refusal(attention, call) for attention in asked)), "")
+
+
+def _automatic(asked: Sequence[Attention], call: Call | None) -> str:
+    is_long = call is not None and (call.keys or 0) >= LONG
+    return "chunked" if is_long and not any(map(chunked.refusal, asked)) else "reference"
+
+
+def of_caches(name: str) -> str:
+    """The backend that reads a cache token by token where `name` reads whole texts: itself, or "auto" for kernels."""
+    return name if all(text == AUTO or make_backend(text).reads_caches for text in name.split(OR)) else AUTO
+
+
+def require_mark(name: str, program: Any) -> None:
+    """Raise UserError if a compiled program has no trace of the backend that computes its attention."""
+    mark = make_backend(name).mark
+    if mark and not any(all(part in line for part in mark) for line in program.as_text().splitlines()):
+        raise UserError(
+            f"backend={name!r}: the compiled program has no call of it ({' of '.join(mark)}), so that something else "
+            "would compute attention, or nothing attends. Choose backend='reference'."
+        )

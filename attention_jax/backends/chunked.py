@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from attention_jax.backends.record import Call, first_of
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.dropout import drop
 from attention_jax.ops.masking import MaskRule, as_rule
@@ -26,8 +27,9 @@ from attention_jax.ops.shapes import (
 )
 
 
-def refusal(attention: Attention) -> str:
-    """Why this backend cannot do what is asked; "" if it can."""
+def refusal(attention: Attention, call: Call | None = None) -> str:
+    """Why this backend cannot do what is asked; "" if it can. It takes every dtype and length."""
+    del call
     reasons = {
         "it never makes all weights": attention.with_weights or attention.replacement is not None,
         "a score by the positions of keys needs all keys at once": attention.score.room is not None,
@@ -36,7 +38,7 @@ def refusal(attention: Attention) -> str:
             attention.bias is not None
         ),
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    return first_of(reasons)
 
 
 class Job(NamedTuple):
@@ -89,7 +91,7 @@ def pooled(
     if not query.shape[-2] or not key.shape[-2]:
         batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
         return Attended(jnp.zeros((*batch, query.shape[-2], value.shape[-1]), value.dtype), None)
-    job = Job(attention, stream, _rule(attention, query, key), key.shape[-2])
+    job = Job(attention, stream, rule_of(attention, query, key), key.shape[-2])
     by_query = Queries(*_blocks(blocks[0], query, relative.queries))
     by_key = Keys(*_key_blocks(blocks[1], key, value, relative.keys))
     read = jax.checkpoint(functools.partial(_read, job, value.dtype), prevent_cse=False)
@@ -177,7 +179,7 @@ def _start(job: Job, block: Queries, by_key: Keys) -> Running:
     return Running(peak, jnp.exp(sink - peak), values)
 
 
-def _rule(attention: Attention, query: Array, key: Array) -> MaskRule:
+def rule_of(attention: Attention, query: Array, key: Array) -> MaskRule:
     """The mask as a rule. Raises ValueError if it does not fit the scores."""
     batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     scores = (*batch, query.shape[-2], key.shape[-2])

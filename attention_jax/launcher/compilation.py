@@ -18,7 +18,7 @@ from attention_jax.training.compiling import compiled
 from attention_jax.training.description import Description, Layout
 from attention_jax.training.peaks import memory_bytes
 from attention_jax.training.placement import bytes_a_device, shardings_of
-from attention_jax.training.topology import devices_of
+from attention_jax.training.topology import devices_of, programs_for
 
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -43,7 +43,11 @@ def compile_step(config: ConfigDict, describe: Callable[[ConfigDict], Descriptio
     Raises UserError where nothing is trained step by step, and for a mesh that the machine has not.
     """
     devices = devices_of(topology)  # first: it says where JAX computes
-    description = describe(config)
+    with programs_for(devices):
+        return _compile_step(config, describe(config), topology, devices)
+
+
+def _compile_step(config: ConfigDict, description: Description, topology: str, devices: list[Any]) -> Compilation:
     if description.layout is None:
         raise UserError(f"config.experiment={config.experiment!r}: has no training step to compile.")
     mesh, kind = description.layout.mesh(devices), devices[0].device_kind
@@ -92,6 +96,7 @@ def _compiled(description: Description, layout: Layout, mesh: Mesh) -> tuple[Mem
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return _exhausted(str(error)), None
+    description.inspect(program)
     return _memory(program.memory_analysis()), program
 
 

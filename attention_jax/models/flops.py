@@ -7,6 +7,7 @@ does not subtract them; Dao 2024, §4.1, which does).
 
 from typing import Any
 
+from attention_jax import backends
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import Transformer
 from attention_jax.modules.mixers import MIXERS
@@ -19,6 +20,15 @@ def counted(model: Any) -> Any:
     """The same model in the form whose products are counted."""
     if isinstance(model, (LanguageModel, Transformer)):
         return model.clone(layer=model.layer._replace(backend="reference", remat="none"))
+    return model.clone(backend="reference")
+
+
+def in_sight(model: Any) -> Any:
+    """The same model with all its products in its program: the reference's stand for those inside of fused kernels."""
+    if backends.make_backend(model.backend).reads_caches:
+        return model
+    if isinstance(model, (LanguageModel, Transformer)):
+        return model.clone(layer=model.layer._replace(backend="reference"))
     return model.clone(backend="reference")
 
 

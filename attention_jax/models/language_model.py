@@ -195,17 +195,13 @@ class LanguageModel(Layered, kw_only=True):
 
     def _mask(self, tokens: Array, segments: Array | None, valid: Array | None) -> tuple[Mask | None, Array]:
         """The mask of attention, and which tokens are not padding."""
-        earlier = causal_mask(tokens.shape[-1], tokens.shape[-1])
-        if segments is None:
-            if valid is None:
-                return earlier, jnp.ones_like(tokens, bool)
-            return combine(earlier, keys_mask(valid)), valid
-        if valid is not None:
-            raise ValueError("segments and valid are both given: give segments alone, where padding is segment 0.")
-        if self.layer.mixer in MIXERS:
-            raise ValueError(f"mixer={self.layer.mixer!r}: reads each row as one text; give `valid`, not segments.")
-        valid = segments > 0
-        return combine(earlier, segment_mask(segments, segments), keys_mask(valid)), valid
+        if segments is not None:
+            if valid is not None:
+                raise ValueError("segments and valid are both given: give segments alone, where padding is segment 0.")
+            if self.layer.mixer in MIXERS:
+                raise ValueError(f"mixer={self.layer.mixer!r}: reads each row as one text; give `valid`, not segments.")
+            valid = segments > 0
+        return mask_of(tokens.shape[-1], segments, valid), jnp.ones_like(tokens, bool) if valid is None else valid
 
     def _embed(self, tokens: Array, positions: Array, dropout: Dropout | None) -> Array:
         x = self.embedding(tokens) * math.sqrt(self.layer.width)
@@ -218,3 +214,11 @@ class LanguageModel(Layered, kw_only=True):
             x = self.last_norm(x, valid, is_training)
         logits = tied_logits(self.embedding, x) if self.is_tied else self.logits(x)
         return over_features(logits)
+
+
+def mask_of(
+    length: int, segments: Int[Array, "batch t"] | None = None, valid: Bool[Array, "batch t"] | None = None
+) -> Mask | None:
+    """The keys that a token may attend to: those before it that are valid, of its own segment."""
+    by_segment = None if segments is None else segment_mask(segments, segments)
+    return combine(causal_mask(length, length), by_segment, None if valid is None else keys_mask(valid))

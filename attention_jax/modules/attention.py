@@ -1,7 +1,7 @@
 """Multi-head attention: it owns the parameters and the axis of heads; a backend computes the rest."""
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -11,15 +11,19 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import backends
+from attention_jax.modules.mixers import WINDOW
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.ops.attention import Attention, Relative, Replacement, require_fitting
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Encoding
-from attention_jax.ops.masking import Mask, with_axes
+from attention_jax.ops.masking import Mask, combine, window_mask, with_axes
 from attention_jax.ops.normalization import rms_norm
 from attention_jax.ops.normalizing import make_normalizer
 from attention_jax.ops.placing import over_features
+from attention_jax.ops.positions import make_encoding
 from attention_jax.ops.scoring import make_score
+
+POSITIONS = ("positions", "encoder_positions", "decoder_positions")  # keys of models that name encodings
 
 
 class AttentionSpec(NamedTuple):
@@ -58,15 +62,24 @@ def cross_spec(score: str, normalize: str, cross_score: str, cross_normalize: st
     )
 
 
-def with_backend(flat: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """A model's fields, with "auto" replaced by the backend for attention to up to `length` tokens.
+def with_backend(
+    flat: Mapping[str, Any], length: int, masks: Sequence[Mask | None], tell: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """A model's fields, with its `backend` replaced by the one that computes attention to up to `length` tokens.
 
-    Raises ValueError if the backend that is named cannot do what is asked.
+    `masks` are those of all its texts, at that length; `tell` is told why backends before the chosen one are not.
+    Raises ValueError if no backend that is named can do what is asked.
     """
     names = flat["score"], flat["normalize"]
     cross = cross_spec(*names, flat.get("cross_score", ""), flat.get("cross_normalize", ""), "reference")
-    asked = [spec.attention() for spec in {AttentionSpec(*names), cross}]
-    return {**flat, "backend": backends.choose(flat["backend"], asked, length)}
+    encodings = [make_encoding(flat[key], key) for key in POSITIONS if key in flat]
+    own = [AttentionSpec(*names).attention(encoding) for encoding in (*encodings, None)[: len(encodings) or 1]]
+    if WINDOW in (flat.get("mixer"), flat.get("encoder_mixer")):
+        masks = [combine(mask, window_mask(length, length, flat["reach"])) for mask in masks]
+    asked = [record._replace(mask=mask) for record in (*own, cross.attention()) for mask in masks]
+    size = flat["width"] // flat["heads"] if flat.get("heads") else None
+    call = backends.Call(str(flat["dtype"]), None, length, size, size, "attention" in flat["dropout_sites"])
+    return {**flat, "backend": backends.choose(flat["backend"], asked, call, tell)}
 
 
 class KeyValue(NamedTuple):
@@ -166,16 +179,19 @@ class MultiHeadAttention(nn.Module):
         positions: QueryKeyPositions | None = None,
         edit: Edit = UNCHANGED,
         with_heads: bool = False,
+        is_cached: bool = False,
     ) -> tuple[Float[Array, "batch t d"], Heads | None]:
         """What each token of `x` reads from the memory, and what each head did if `with_heads`.
 
-        `mask` is `[..., T, S]`, without heads. With `with_heads` the backend is `reference`, whichever one trains.
+        `mask` is `[..., T, S]`, without heads. With `with_heads` the backend is `reference`, whichever one trains; of
+        a cache it is one that reads caches.
         """
         query_BxNxTxF = self._split(x @ self.matrices["query"].astype(self.dtype), self.heads)
         if self.qk_norm:
             query_BxNxTxF = rms_norm(query_BxNxTxF, self.gains["query"])
+        backend = backends.of_caches(self.spec.backend) if is_cached else self.spec.backend
         found = backends.attend(
-            "reference" if with_heads else self.spec.backend,
+            "reference" if with_heads else backend,
             self._grouped(self._rotated(query_BxNxTxF, positions and positions.queries)),
             memory.key[:, :, None],
             memory.value[:, :, None],

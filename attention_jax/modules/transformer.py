@@ -187,18 +187,22 @@ class Residual(nn.Module):
 
 
 class Look(NamedTuple):
-    """What is asked of a layer's heads: a change of them, and whether to return their weights and outputs."""
+    """What is asked of a layer's heads: a change of them, and whether to return their weights and outputs.
+
+    With `is_cached`, what they read is a cache.
+    """
 
     edit: Edit = UNCHANGED
     with_heads: bool = False
+    is_cached: bool = False
 
 
 PLAIN = Look()
 
 
 def look_at(edits: Edits, kind: str, layer: int) -> Look:
-    """What is asked of one layer's heads; the arrays of `edits` have layers as their first axis."""
-    return Look(at_layer(edits.get(kind, UNCHANGED), layer))
+    """What is asked of one layer's heads that read a cache; the arrays of `edits` have layers as their first axis."""
+    return Look(at_layer(edits.get(kind, UNCHANGED), layer), is_cached=True)
 
 
 class Reading(NamedTuple):

@@ -7,8 +7,10 @@ below give rules; `materialize` makes the array.
 """
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,21 +53,21 @@ def valid_lens_mask(lengths: Int[Array, "*batch"], num_keys: int, *, per_query: 
 
 def causal_mask(num_queries: int, num_keys: int, offset: int | Int[Array, "*batch"] = 0) -> MaskRule:
     """Attend to keys at or before the query: k ≤ q + offset, with `offset` keys in a cache before the first query."""
-    return MaskRule(_causal, (jnp.asarray(offset),), num_queries, num_keys)
+    return _with_numbers(_causal, (offset,), num_queries, num_keys)
 
 
 def window_mask(
     num_queries: int, num_keys: int, window: int | Int[Array, "*batch"], offset: int | Int[Array, "*batch"] = 0
 ) -> MaskRule:
     """Attend to keys at most `window` positions away, on either side: |q + offset − k| ≤ window."""
-    return MaskRule(_near, (jnp.asarray(window), jnp.asarray(offset)), num_queries, num_keys)
+    return _with_numbers(_near, (window, offset), num_queries, num_keys)
 
 
 def prefix_mask(
     num_queries: int, num_keys: int, prefix: int | Int[Array, "*batch"], offset: int | Int[Array, "*batch"] = 0
 ) -> MaskRule:
     """Attend to the first `prefix` keys, and beyond them to keys at or before the query (prefix language model)."""
-    return MaskRule(_prefix, (jnp.asarray(prefix), jnp.asarray(offset)), num_queries, num_keys)
+    return _with_numbers(_prefix, (prefix, offset), num_queries, num_keys)
 
 
 def segment_mask(query_segments: Int[Array, "*batch q"], key_segments: Int[Array, "*batch k"]) -> MaskRule:
@@ -117,6 +119,26 @@ def as_rule(mask: Mask | None, num_queries: int, num_keys: int) -> MaskRule:
     if mask is None:
         return MaskRule(_all, (), None, num_keys)
     return MaskRule(_looked_up, (materialize(mask),), num_queries if mask.shape[-2] > 1 else None, num_keys)
+
+
+class Part(NamedTuple):
+    """One of the masks that a mask is the conjunction of: what its constructor says, and with what values.
+
+    `kind` is causal, window, lengths (of keys), lengths by query, keys, prefix, segments, near, array, or rule, for a
+    function of the user's own. Whole numbers that were given as such still are. Arrays have the mask's batch axes, and
+    then as many of a text as `text_axes` says: `[*batch]`, `[*batch, q]` or `[*batch, k]`.
+    """
+
+    kind: str
+    values: tuple
+    text_axes: tuple[int, ...]
+
+
+def parts(mask: Mask | None) -> tuple[Part, ...]:
+    """What a mask is the conjunction of; () where all may attend."""
+    if isinstance(mask, MaskRule):
+        return tuple(_parts(mask.rule, mask.arrays))
+    return () if mask is None else (Part("array", (mask,), (2,)),)
 
 
 def materialize(mask: Mask) -> Bool[Array, "*batch q k"]:
@@ -250,6 +272,55 @@ def _conjunction(parts: list[Array]) -> Array:
     return functools.reduce(jnp.logical_and, _aligned(*parts))
 
 
+def _with_numbers(rule: Callable, values: tuple, num_queries: int, num_keys: int) -> MaskRule:
+    """The rule with these values, of which plain numbers stay numbers, so that a backend may know them."""
+    numbers = tuple(value if isinstance(value, int) else None for value in values)
+    arrays = tuple(jnp.asarray(value) for value in values if not isinstance(value, int))
+    return MaskRule(_With(rule, numbers), arrays, num_queries, num_keys)
+
+
+# Of each rule: what its constructor says, and how many axes of a text each of its values has.
+_KINDS: dict[Callable, tuple[str, tuple[int, ...]]] = {
+    _causal: ("causal", (0,)),
+    _near: ("window", (0, 0)),
+    _within_length: ("lengths", (0,)),
+    _within_query_length: ("lengths by query", (1,)),
+    _valid: ("keys", (1,)),
+    _prefix: ("prefix", (0, 0)),
+    _same_segment: ("segments", (1, 1)),
+    _near_centre: ("near", (1, 0)),
+    _looked_up: ("array", (2,)),
+}
+
+
+def _parts(rule: Callable, values: tuple) -> Iterator[Part]:
+    if isinstance(rule, (_All, _With, _WithAxes)):
+        yield from rule.parts(values)
+    elif rule in _KINDS:
+        kind, text_axes = _KINDS[rule]
+        yield Part(kind, values, text_axes)
+    elif rule is not _all:
+        yield Part("rule", values, ())
+
+
+@dataclass(frozen=True)
+class _With:
+    """A rule some of whose values are numbers, None for those that are arrays; equal rules compare equal under jit."""
+
+    rule: Callable
+    numbers: tuple[int | None, ...]
+
+    def __call__(self, query_index, key_index, *arrays):
+        return self.rule(query_index, key_index, *map(jnp.asarray, self._values(arrays)))
+
+    def parts(self, arrays: tuple) -> Iterator[Part]:
+        return _parts(self.rule, self._values(arrays))
+
+    def _values(self, arrays: tuple) -> tuple:
+        remaining = iter(arrays)
+        return tuple(next(remaining) if number is None else number for number in self.numbers)
+
+
 @dataclass(frozen=True)
 class _All:
     """The conjunction of rules, each with its own number of arrays; equal rules compare equal under jit."""
@@ -258,12 +329,16 @@ class _All:
     counts: tuple[int, ...]
 
     def __call__(self, query_index, key_index, *arrays):
+        return _conjunction([rule(query_index, key_index, *own) for rule, own in self._each(arrays)])
+
+    def parts(self, arrays: tuple) -> Iterator[Part]:
+        return (part for rule, own in self._each(arrays) for part in _parts(rule, own))
+
+    def _each(self, arrays: tuple) -> Iterator[tuple[Callable, tuple]]:
+        """The rules, each with its own arrays."""
         remaining = iter(arrays)
-        parts = [
-            rule(query_index, key_index, *(next(remaining) for _ in range(count)))
-            for rule, count in zip(self.rules, self.counts, strict=True)
-        ]
-        return _conjunction(parts)
+        for rule, count in zip(self.rules, self.counts, strict=True):
+            yield rule, tuple(itertools.islice(remaining, count))
 
 
 @dataclass(frozen=True)
@@ -275,6 +350,15 @@ class _WithAxes:
 
     def __call__(self, query_index, key_index, *arrays):
         return jnp.expand_dims(self.rule(query_index, key_index, *arrays), self.axes)
+
+    def parts(self, arrays: tuple) -> Iterator[Part]:
+        for part in _parts(self.rule, arrays):
+            sized = zip(part.values, part.text_axes, strict=True)
+            yield part._replace(values=tuple(self._expanded(value, count) for value, count in sized))
+
+    def _expanded(self, value: Any, text_axes: int) -> Any:
+        """A value with the axes; they are counted from the end of a mask, which has two axes of texts."""
+        return value if isinstance(value, int) else jnp.expand_dims(value, [axis + 2 - text_axes for axis in self.axes])
 
 
 def _combine_rules(masks: tuple[MaskRule, ...]) -> MaskRule:

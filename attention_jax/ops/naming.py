@@ -55,6 +55,13 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     return value
 
 
+def truth(name: str, value: Any) -> bool:
+    """`value`, the option `name`. Raises ValueError unless it is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}: needs True or False.")
+    return value
+
+
 def is_number(value: Any) -> bool:
     """Whether an option's value is a finite number; True and False are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

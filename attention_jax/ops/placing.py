@@ -4,6 +4,8 @@ Without them the compiler guesses from where parameters lie, and may bring activ
 no mesh with these axes is set, or it is of one device, every function returns its argument.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,6 +30,24 @@ def over_features(x: Shaped[Array, "rows *others"], axis: int = -1) -> Shaped[Ar
     if x.shape[axis] >= mesh.shape[FEATURES]:
         axes[axis] = FEATURES
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes))
+
+
+def by_rows_and_heads(function: Callable[..., Array], query: Array, *others: Array) -> Array:
+    """`function(query, *others)`, which each device computes for rows and heads of its own: for what no compiler cuts.
+
+    Arrays are `[rows, heads, …]`, and so is the result; those with two axes are `[rows, …]`. Rows and heads are spread
+    where they divide; an axis of one row is everyone's.
+    """
+    mesh = _mesh()
+    if mesh is None:
+        return function(query, *others)
+    rows = ROWS if query.shape[0] % math.prod(mesh.shape[axis] for axis in ROWS) == 0 else None
+    heads = FEATURES if query.shape[1] % mesh.shape[FEATURES] == 0 else None
+    specs = [
+        PartitionSpec(rows if array.shape[0] == query.shape[0] else None, *[heads] * (array.ndim > 2))
+        for array in (query, *others)
+    ]
+    return jax.shard_map(function, in_specs=tuple(specs), out_specs=specs[0], check_vma=False)(query, *others)
 
 
 def _mesh() -> Any:

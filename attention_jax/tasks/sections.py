@@ -1,6 +1,7 @@
 """Constructors from a config's sections: their errors name the config's keys, and their types come from `precision`."""
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.training.progress import tell
 
 TYPES = ("float32", "bfloat16")
 
@@ -19,6 +21,12 @@ def types_of(config: ConfigDict) -> dict[str, Any]:
         if config.precision[name] not in TYPES:
             raise UserError(f"config.precision.{name}={config.precision[name]!r}: choose one of {', '.join(TYPES)}.")
     return {name: jnp.dtype(config.precision[name]) for name in ("dtype", "param_dtype")}
+
+
+@functools.cache
+def tell_once(line: str) -> None:
+    """A line for the user, however often it is told."""
+    tell(line)
 
 
 @contextlib.contextmanager

@@ -10,13 +10,22 @@ import jax
 from attention_jax import stopping
 
 POLL = 0.1  # seconds
+Inspect = Callable[[Any], None]  # a compiled program
+
+
+def unseen(program: Any) -> None:
+    """Nothing is asked of a program."""
+    del program
 
 
 class Programs:
-    """A function's compiled programs, each with a key that its caller gives; `seconds` is what compiling them took."""
+    """A function's compiled programs, each with a key that its caller gives; `seconds` is what compiling them took.
 
-    def __init__(self, function: Callable, **options: Any):
-        self._function, self._options = function, options
+    Each is inspected before its first call.
+    """
+
+    def __init__(self, function: Callable, inspect: Inspect = unseen, **options: Any):
+        self._function, self._inspect, self._options = function, inspect, options
         self._compiled: dict[Hashable, Any] = {}
         self.seconds = 0.0
 
@@ -26,12 +35,14 @@ class Programs:
     def call(self, key: Hashable, *arguments: Any, **options: Any) -> Any:
         """The function of the arguments, by the program of this key; `options` of jit are read when it is compiled.
 
-        Raises Interrupted where a stop is asked for while the program is compiled.
+        Raises Interrupted where a stop is asked for while the program is compiled, and what its inspection raises.
         """
         if key not in self._compiled:
             started = time.perf_counter()
             lowered = jax.jit(self._function, **self._options, **options).lower(*arguments)
-            self._compiled[key] = compiled(lowered)
+            program = compiled(lowered)
+            self._inspect(program)
+            self._compiled[key] = program
             self.seconds += time.perf_counter() - started
         return self._compiled[key](*arguments)
 

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.ops.placing import ROWS
 from attention_jax.training.blueprint import Blueprint
+from attention_jax.training.compiling import Inspect, unseen
 from attention_jax.training.cost import flops
 from attention_jax.training.hyper import rule_of, settled, traced
 from attention_jax.training.placement import Placement, make_mesh
@@ -44,6 +45,8 @@ class Description(NamedTuple):
     arguments: tuple
     layout: Layout | None = None  # where a state is trained step by step
     needed: Callable[[], float] | None = None  # counts the FLOPs that the model needs, however they are computed
+    inspect: Inspect = unseen  # of the compiled step, as `Task.inspect`
+    in_sight: Callable | None = None  # the step with all its products, where `step` has some inside of kernels
 
     @property
     def size(self) -> int:
@@ -53,7 +56,7 @@ class Description(NamedTuple):
     @property
     def flops(self) -> float:
         """Matrix-product FLOPs of the step."""
-        return flops(self.step, *self.arguments)
+        return flops(self.in_sight or self.step, *self.arguments)
 
     @property
     def model_flops(self) -> float:
@@ -73,10 +76,14 @@ def description_of(
     rule, stepping = rule_of(config.optimizer), stepping_of(config.train)
     hyper = traced(settled(config.optimizer)) | {"key": jax.random.key(0), **more}
     blueprint = Blueprint(init, rule.optimizer, placement, bool(stepping.ema))
-    step = functools.partial(train_step, loss, rule, stepping)
     state = blueprint.shapes()
     layout = Layout(blueprint, batch, hyper, config.mesh.to_dict(), stepping.accumulate)
-    return Description(state.variables["params"], step, (state, batch, hyper), layout)
+    return Description(state.variables["params"], step_of(config, loss), (state, batch, hyper), layout)
+
+
+def step_of(config: ConfigDict, loss: Loss) -> Callable:
+    """A training step of this loss, as a config says."""
+    return functools.partial(train_step, loss, rule_of(config.optimizer), stepping_of(config.train))
 
 
 def _rows_on(batch: Any, mesh: Mesh, parts: int) -> Any:

@@ -16,6 +16,7 @@ from attention_jax.stopping import Interrupted
 from attention_jax.training.blueprint import Blueprint
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.clock import Clock
+from attention_jax.training.compiling import Inspect, unseen
 from attention_jax.training.feeding import Batches, Feed, require_same_rows, shapes_of_step
 from attention_jax.training.optimizer import Rule
 from attention_jax.training.pace import Pace
@@ -41,6 +42,7 @@ class Task(NamedTuple):
     vocabulary: str = ""  # identifies the vocabulary that variables are trained with
     placement: Placement = BY_SIZE
     flops: Callable[[Any], float] | None = None  # the shapes of a step's batch → the model's FLOPs
+    inspect: Inspect = unseen  # raises UserError where a compiled program is not what it must be
 
 
 class Timetable(NamedTuple):
@@ -139,7 +141,7 @@ def trainer(
     """What trains `task`; `how` is a key of `POPULATIONS`, `mesh` is `config.mesh`."""
     steps = functools.partial(train_steps, task.loss, rule, stepping)
     feed = Feed(timetable.steps_per_call, stepping.accumulate)
-    return Trainer(task, timetable, rule, stepping, POPULATIONS[how](steps, mesh), feed, {})
+    return Trainer(task, timetable, rule, stepping, POPULATIONS[how](steps, mesh, task.inspect), feed, {})
 
 
 def fit(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from attention_jax.training.compiling import Programs
+from attention_jax.training.compiling import Inspect, Programs
 from attention_jax.training.placement import make_mesh, mesh_of_state, shardings_of, whole
 from attention_jax.training.products import with_fast_gradients
 from attention_jax.training.state import TrainState
@@ -40,9 +40,9 @@ class Population(NamedTuple):
     programs: Programs  # those of `advance`
 
 
-def loop(steps: Steps, sizes: Mapping[str, int]) -> Population:
+def loop(steps: Steps, sizes: Mapping[str, int], inspect: Inspect) -> Population:
     """One member after another through one program: what each would be alone, bit by bit."""
-    programs = Programs(with_fast_gradients(steps), donate_argnums=0)
+    programs = Programs(with_fast_gradients(steps), inspect, donate_argnums=0)
 
     def advance(states, tables, rows, count, hypers):
         key = _shapes(tables[0], rows[0])
@@ -63,12 +63,12 @@ def loop(steps: Steps, sizes: Mapping[str, int]) -> Population:
     )
 
 
-def vmapped(steps: Steps, sizes: Mapping[str, int]) -> Population:
+def vmapped(steps: Steps, sizes: Mapping[str, int], inspect: Inspect) -> Population:
     """All members at once: one more leading axis on every array, spread over the mesh's `population`.
 
     A member equals the same run alone to rounding: the compiler may sum in another order.
     """
-    programs = Programs(with_fast_gradients(_side_by_side(steps)), donate_argnums=0)
+    programs = Programs(with_fast_gradients(_side_by_side(steps)), inspect, donate_argnums=0)
     taking = Programs(lambda packed, member: jax.tree.map(lambda leaf: leaf[member], packed))
 
     def pack(states):
@@ -99,7 +99,7 @@ def vmapped(steps: Steps, sizes: Mapping[str, int]) -> Population:
     )
 
 
-POPULATIONS: dict[str, Callable[[Steps, Mapping[str, int]], Population]] = {"loop": loop, "vmap": vmapped}
+POPULATIONS: dict[str, Callable[[Steps, Mapping[str, int], Inspect], Population]] = {"loop": loop, "vmap": vmapped}
 
 
 def _side_by_side(steps: Steps) -> Steps:

@@ -1,9 +1,12 @@
 """Slices of TPUs that are not here: their devices, for which a program can be compiled on any machine."""
 
 import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+import numpy as np
 
 from attention_jax.errors import UserError, require
 
@@ -36,3 +39,8 @@ def devices_of(topology: str) -> list[Any]:
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).strip().splitlines()[0].partition(": ")[2].rstrip(".")
         raise UserError(f"--topology={topology}: {reason}. Name a slice, as {', '.join(EXAMPLES)}.") from None
+
+
+def programs_for(devices: Sequence[Any]) -> AbstractContextManager:
+    """Within it a program is for these devices, and not for this machine's, where it does not say for which."""
+    return jax.sharding.use_abstract_mesh(jax.sharding.Mesh(np.array(devices[:1]), ("device",)).abstract_mesh)

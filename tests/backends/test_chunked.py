@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attention_jax import backends
+from attention_jax.backends import Call
 from attention_jax.modules.attention import AttentionSpec
 from attention_jax.ops.attention import Relative
 from attention_jax.ops.encoding import Spec
@@ -125,12 +126,12 @@ def test_a_mask_that_does_not_fit_is_refused():
 
 def test_auto_takes_blocks_for_long_texts_where_they_can_do_all_that_is_asked():
     soft, sparse = (AttentionSpec(normalize=name).attention() for name in ("softmax", "sparsemax"))
-    assert backends.choose("auto", [soft], backends.LONG - 1) == "reference"
-    assert backends.choose("auto", [soft], backends.LONG) == "chunked"
-    assert backends.choose("auto", [soft, sparse], backends.LONG) == "reference"
-    assert backends.choose("chunked", [soft], 8) == "chunked"
+    assert backends.choose("auto", [soft], Call(keys=backends.LONG - 1)) == "reference"
+    assert backends.choose("auto", [soft], Call(keys=backends.LONG)) == "chunked"
+    assert backends.choose("auto", [soft, sparse], Call(keys=backends.LONG)) == "reference"
+    assert backends.choose("chunked", [soft], Call(keys=8)) == "chunked"
     with pytest.raises(ValueError, match="this normalizer needs whole rows"):
-        backends.choose("chunked", [sparse], 8)
+        backends.choose("chunked", [sparse], Call(keys=8))
 
 
 def test_no_mask_is_made_whole():

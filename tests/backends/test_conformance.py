@@ -122,7 +122,10 @@ def test_the_docs_carry_what_each_backend_takes():
         ({"score": "location:longest=8"}, "a score by the positions of keys needs all keys at once"),
         ({"normalizer": "sum"}, "normalize='sum': needs weights of 0 or more, and score='scaled_dot' may be negative"),
         ({"normalizer": "sum", "score": "kernel", "encoding": "alibi"}, "a position encoding that adds a bias"),
-        ({"backend": "cudnn"}, "backend='cudnn': choose one of reference, chunked"),
+        (
+            {"backend": "fused"},
+            "backend='fused': choose one of reference, chunked, cudnn, triton, flash, splash, tokamax",
+        ),
         ({"backend": "chunked:queries=0"}, "queries=0: needs a whole number, 1 or more"),
         ({"backend": "chunked:queries=True"}, "queries=True: needs a whole number, 1 or more"),
     ],

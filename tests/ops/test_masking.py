@@ -7,15 +7,20 @@ import pytest
 
 from attention_jax.ops.masking import (
     MaskRule,
+    as_rule,
     causal_mask,
     combine,
+    keys_mask,
     masked_normalize,
     masked_softmax,
     materialize,
+    near_mask,
+    parts,
     prefix_mask,
     segment_mask,
     valid_lens_mask,
     window_mask,
+    with_axes,
 )
 
 Q, K = 5, 7
@@ -195,3 +200,51 @@ def test_bfloat16_scores_are_summed_in_float32():
     weights = masked_softmax(scores)
     assert weights.dtype == jnp.bfloat16
     np.testing.assert_allclose(weights.astype(jnp.float32).sum(), 1, rtol=1e-2)
+
+
+def kinds(mask):
+    return [part.kind for part in parts(mask)]
+
+
+def test_a_mask_says_what_it_is_the_conjunction_of():
+    lengths, valid, segments = jnp.array([3, 5]), jnp.ones((2, 5), bool), jnp.zeros((2, 5), int)
+    every = {
+        "causal": causal_mask(5, 5),
+        "window": window_mask(5, 5, 2),
+        "lengths": valid_lens_mask(lengths, 5),
+        "lengths by query": valid_lens_mask(segments, 5, per_query=True),
+        "keys": keys_mask(valid),
+        "prefix": prefix_mask(5, 5, 2),
+        "segments": segment_mask(segments, segments),
+        "near": near_mask(jnp.zeros((2, 5)), 2, 5),
+        "array": as_rule(jnp.ones((5, 5), bool), 5, 5),
+        "rule": MaskRule(lambda q, k: k <= q, (), 5, 5),
+    }
+    for kind, mask in every.items():
+        assert kinds(mask) == kinds(with_axes(mask, 2)) == [kind]
+    together = combine(*every.values())
+    assert kinds(combine(together, causal_mask(5, 5))) == [*every, "causal"]
+    assert kinds(None) == kinds(as_rule(None, 5, 5)) == []
+    assert kinds(jnp.ones((5, 5), bool)) == ["array"]
+
+
+def test_its_numbers_stay_numbers_also_under_jit_and_its_arrays_get_its_axes():
+    segments = jnp.zeros((2, 5), int)
+    mask = combine(window_mask(5, 5, 2), valid_lens_mask(jnp.array([3, 5]), 5), segment_mask(segments, segments))
+    seen = {}
+
+    @jax.jit
+    def look(mask, offset):
+        for part in parts(combine(with_axes(mask, 2), causal_mask(5, 5, offset))):
+            seen[part.kind] = part.values if part.kind == "window" else [value.shape for value in part.values]
+
+    look(mask, 1)
+    assert seen == {"window": (2, 0), "lengths": [(2, 1, 1)], "segments": [(2, 1, 1, 5)] * 2, "causal": [()]}
+
+
+def test_masks_of_equal_numbers_are_one_to_jit():
+    count = []
+    read = jax.jit(lambda mask: count.append(1) or materialize(mask))
+    for reach in (2, 2, 3):
+        read(window_mask(5, 5, reach))
+    assert len(count) == 2

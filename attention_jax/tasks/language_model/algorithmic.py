@@ -57,6 +57,7 @@ def open_algorithmic(config: ConfigDict, folder: Path | None) -> Source:
         measure=functools.partial(_measure, lengths),
         example=lambda config, length: _held_out(config.data, length, 1).tokens,
         steps_per_epoch=config.train.steps,
+        is_padded=True,
         traced=lambda config: {"task": _index(config.data.task)},
     )
 

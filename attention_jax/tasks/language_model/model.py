@@ -7,11 +7,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 from ml_collections import ConfigDict
 
-from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.language_model import LanguageModel, mask_of
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
-from attention_jax.tasks.sections import of_section, types_of
+from attention_jax.ops.masking import Mask
+from attention_jax.tasks.sections import of_section, tell_once, types_of
 from attention_jax.training.state import Variables
 
 POSITIONS = 999  # folded into a step's key to draw positions
@@ -42,11 +43,22 @@ class Texts(NamedTuple):
         return cls(tokens[:, :-1], tokens[:, 1:], is_counted[:, 1:], is_text[:, 1:])
 
 
-def build(config: ConfigDict, vocabulary: int, length: int) -> LanguageModel:
-    """The model of `config.model`, for texts of up to `length` tokens. Raises UserError for values that do not fit."""
+def build(
+    config: ConfigDict, vocabulary: int, length: int, has_segments: bool = False, is_padded: bool = False
+) -> LanguageModel:
+    """The model of `config.model`, for texts of up to `length` tokens, perhaps packed into rows, or padded.
+
+    Raises UserError for values that do not fit.
+    """
     fields = {"vocabulary": vocabulary, **config.model.to_dict(), **types_of(config)}
+    mask = jax.eval_shape(lambda: _mask_of(length, has_segments, is_padded))
     with of_section("config.model"):
-        return LanguageModel.of(**with_backend(fields, length))
+        return LanguageModel.of(**with_backend(fields, length, [mask], tell_once))
+
+
+def _mask_of(length: int, has_segments: bool, is_padded: bool) -> Mask | None:
+    row = jnp.ones((1, length), jnp.int32)
+    return mask_of(length, row if has_segments else None, row > 0 if has_segments or is_padded else None)
 
 
 def init(model: LanguageModel, key: Key[Array, ""]) -> Variables:

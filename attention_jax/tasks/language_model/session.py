@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from attention_jax.backends import require_mark
 from attention_jax.errors import UserError
-from attention_jax.models.flops import beyond_causality, counted
+from attention_jax.models.flops import beyond_causality, counted, in_sight
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.placement import LAYERS
 from attention_jax.modules.mixers import MIXERS
@@ -21,7 +22,7 @@ from attention_jax.tasks.language_model.model import build, init, loss
 from attention_jax.tasks.language_model.source import Measure, Opener, Source
 from attention_jax.tasks.sections import of_section
 from attention_jax.training.cost import flops
-from attention_jax.training.description import Description, description_of
+from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.feeding import shapes_of
 from attention_jax.training.hyper import rule_of
 from attention_jax.training.placement import Placement
@@ -54,7 +55,8 @@ class Session:
     @functools.cached_property
     def model(self) -> LanguageModel:
         """The model that is trained. Raises UserError if the longest text or packed documents do not fit it."""
-        model = build(self.config, self.source.vocabulary, self.source.longest)
+        source = self.source
+        model = build(self.config, source.vocabulary, source.longest, source.has_segments, source.is_padded)
         self._require_room("config.model", model)
         if self.source.has_segments and model.layer.mixer in MIXERS:
             raise UserError(
@@ -156,7 +158,11 @@ class Session:
         """Shapes of the parameters and of one step."""
         batch, more = shapes_of(self.source.batches(0, 0, 1)), self.source.traced(self.config)
         found = description_of(self.config, self.init, self.loss, batch, self.placement, more)
-        return found._replace(needed=functools.partial(self.model_flops, batch))
+        return found._replace(
+            needed=functools.partial(self.model_flops, batch),
+            inspect=functools.partial(require_mark, self.model.backend),
+            in_sight=step_of(self.config, self._loss_of(in_sight(self.model))),
+        )
 
     def model_flops(self, batch: Any) -> float:
         """The FLOPs that the model needs for a step on a batch of shapes: see `models/flops.py`."""

@@ -35,6 +35,7 @@ class Source(NamedTuple):
     traced: Callable[[ConfigDict], dict[str, Any]] = lambda config: {}  # dynamic values that only this source has
     measure_so_far: Callable[[LanguageModel], Measure] = lambda model: lambda variables, config: {}  # during training
     has_segments: bool = False  # whether rows are packed documents
+    is_padded: bool = False  # whether a row is one text, which may be shorter
     text: Text | None = None  # the text with its tokenizer, if there is one
 
     @property

@@ -73,6 +73,7 @@ def open_text(config: ConfigDict, folder: Path | None) -> Source:
         measure=functools.partial(_measure, data, held_out, contexts),
         example=lambda config, length: jnp.asarray(held_out[None, :length], jnp.int32),
         steps_per_epoch=config.train.steps,
+        is_padded=True,
         text=text,
     )
 

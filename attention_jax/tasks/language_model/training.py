@@ -1,7 +1,10 @@
 """A language model as the training loop needs it."""
 
+import functools
+
 import flax.traverse_util
 
+from attention_jax.backends import require_mark
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.training.loop import Task
 from attention_jax.training.state import Variables
@@ -22,4 +25,5 @@ def task_of(session: Session) -> Task:
         vocabulary=session.source.tokenizer_digest,
         placement=session.placement,
         flops=session.model_flops,
+        inspect=functools.partial(require_mark, session.model.backend),
     )

@@ -9,18 +9,20 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from attention_jax.backends import require_mark
 from attention_jax.data.config import require_buckets
 from attention_jax.data.tokenizers import BOS, EOS, PAD
 from attention_jax.errors import UserError
 from attention_jax.models import TRANSLATORS
-from attention_jax.models.flops import beyond_causality, counted
+from attention_jax.models.flops import beyond_causality, counted, in_sight
 from attention_jax.models.placement import PLACEMENTS
 from attention_jax.models.transformer import Transformer
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
-from attention_jax.tasks.sections import of_section, types_of
-from attention_jax.training.description import Description, description_of
+from attention_jax.ops.masking import causal_mask, valid_lens_mask
+from attention_jax.tasks.sections import of_section, tell_once, types_of
+from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.placement import Placement
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
@@ -38,9 +40,11 @@ def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) ->
             "config.model.kwargs.shared='all': needs one vocabulary of both languages. Set "
             "config.data.joint_vocabulary=True, or choose shared='target'."
         )
+    longest = config.data.buckets[-1]
+    masks = [jax.eval_shape(lambda: valid_lens_mask(jnp.ones(1, jnp.int32), longest)), causal_mask(longest, longest)]
     with of_section("config.model.kwargs"):
-        model = TRANSLATORS[config.model.name](**with_backend(kwargs, config.data.buckets[-1]))
-    require_room(model, config.data.buckets[-1])
+        model = TRANSLATORS[config.model.name](**with_backend(kwargs, longest, masks, tell_once))
+    require_room(model, longest)
     return model
 
 
@@ -74,7 +78,11 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"source": tokens, "target": tokens}
     shapes = description_of(config, functools.partial(init, model), training_loss(model), batch, placement_of(config))
-    return shapes._replace(needed=functools.partial(model_flops, config, model, rows, length))
+    return shapes._replace(
+        needed=functools.partial(model_flops, config, model, rows, length),
+        inspect=functools.partial(require_mark, model.backend),
+        in_sight=step_of(config, training_loss(in_sight(model))),
+    )
 
 
 def model_flops(config: ConfigDict, model: nn.Module, rows: int, length: int) -> float:

@@ -1,10 +1,12 @@
 """Translation as the training loop needs it: batches of pairs, the loss, and metrics during training."""
 
+import functools
 from typing import Any
 
 import flax.traverse_util
 import numpy as np
 
+from attention_jax.backends import require_mark
 from attention_jax.data.batching import TrainingBatches, split_buckets
 from attention_jax.errors import UserError
 from attention_jax.tasks.translation.measuring import measure_split, training_nll
@@ -40,6 +42,7 @@ def task_of(session: Session) -> Task:
         vocabulary=session.corpus.vocabulary,
         placement=session.placement,
         flops=lambda batch: model_flops(session.config, session.programs.model, *batch["source"].shape),
+        inspect=functools.partial(require_mark, session.programs.model.backend),
     )
 
 
