@@ -8,7 +8,8 @@ below give rules; `materialize` makes the array.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,24 +19,43 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax.ops.shapes import align_ranks, require_batch_count, require_broadcast
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=["rule", "num_queries", "num_keys"]
-)
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=["allows", "reads"])
 @dataclass(frozen=True)
-class MaskRule:
-    """`rule(query_index, key_index, *arrays)` → may attend, elementwise over integer indices that broadcast.
+class Rule:
+    """`allows(query_index, key_index, *numbers)` → may attend, of one query, one key, and what it reads of them.
 
-    `num_queries` is None for a rule that is the same for every query.
+    What is read of a "text" is an array `[...]`, of a "query" `[..., Q]`, of a "key" `[..., K]`, of a "pair" `[..., Q,
+    K]`. `allows` is made of +, −, abs, comparisons, &, | and ~ alone: it is called with arrays, with blocks inside a
+    kernel, and with intervals (`ops/intervals.py`), which say what holds of a whole block.
     """
 
-    rule: Callable
-    arrays: tuple
+    allows: Callable
+    arrays: tuple = ()
+    reads: tuple[str, ...] = ()
+
+    def of(self, query_index: Any, key_index: Any, read: Callable[[Any, str], Any]) -> Any:
+        """The rule for these indices, its arrays read by `read(array, what it has a number for)`."""
+        return self.allows(query_index, key_index, *map(read, self.arrays, self.reads))
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["rules"], meta_fields=["num_queries", "num_keys"])
+@dataclass(frozen=True)
+class MaskRule:
+    """What all `rules` allow, any block of which can be made without the whole.
+
+    `num_queries` is None for a mask that is the same for every query.
+    """
+
+    rules: tuple[Rule, ...]
     num_queries: int | None
     num_keys: int
 
     def block(self, query_index: Int[Array, " q"], key_index: Int[Array, " k"]) -> Bool[Array, "*batch q k"]:
         """The mask for these queries and keys alone."""
-        return self.rule(query_index[:, None], key_index[None, :], *self.arrays)
+        read = functools.partial(_gathered, query_index, key_index)
+        parts = [_aligned(query_index[:, None], key_index[None, :], *map(read, r.arrays, r.reads)) for r in self.rules]
+        found = [rule.allows(*part) for rule, part in zip(self.rules, parts, strict=True)]
+        return _conjunction(found) if found else jnp.ones((len(query_index), len(key_index)), bool)
 
 
 Mask = MaskRule | Bool[Array, "*batch q k"]
@@ -45,27 +65,27 @@ def valid_lens_mask(lengths: Int[Array, "*batch"], num_keys: int, *, per_query: 
     """Attend to the first `lengths` keys: `[...] → [..., 1, K]`, or with `per_query` `[..., Q] → [..., Q, K]`."""
     lengths = jnp.asarray(lengths)
     if per_query:
-        return MaskRule(_within_query_length, (lengths,), lengths.shape[-1], num_keys)
-    return MaskRule(_within_length, (lengths,), None, num_keys)
+        return _mask(_within_length, lengths.shape[-1], num_keys, query=(lengths,))
+    return _mask(_within_length, None, num_keys, text=(lengths,))
 
 
 def causal_mask(num_queries: int, num_keys: int, offset: int | Int[Array, "*batch"] = 0) -> MaskRule:
     """Attend to keys at or before the query: k ≤ q + offset, with `offset` keys in a cache before the first query."""
-    return MaskRule(_causal, (jnp.asarray(offset),), num_queries, num_keys)
+    return _mask(_causal, num_queries, num_keys, text=(offset,))
 
 
 def window_mask(
     num_queries: int, num_keys: int, window: int | Int[Array, "*batch"], offset: int | Int[Array, "*batch"] = 0
 ) -> MaskRule:
     """Attend to keys at most `window` positions away, on either side: |q + offset − k| ≤ window."""
-    return MaskRule(_near, (jnp.asarray(window), jnp.asarray(offset)), num_queries, num_keys)
+    return _mask(_near, num_queries, num_keys, text=(window, offset))
 
 
 def prefix_mask(
     num_queries: int, num_keys: int, prefix: int | Int[Array, "*batch"], offset: int | Int[Array, "*batch"] = 0
 ) -> MaskRule:
     """Attend to the first `prefix` keys, and beyond them to keys at or before the query (prefix language model)."""
-    return MaskRule(_prefix, (jnp.asarray(prefix), jnp.asarray(offset)), num_queries, num_keys)
+    return _mask(_prefix, num_queries, num_keys, text=(prefix, offset))
 
 
 def segment_mask(query_segments: Int[Array, "*batch q"], key_segments: Int[Array, "*batch k"]) -> MaskRule:
@@ -73,19 +93,19 @@ def segment_mask(query_segments: Int[Array, "*batch q"], key_segments: Int[Array
     arrays = (jnp.asarray(query_segments), jnp.asarray(key_segments))
     if arrays[0].shape[:-1] != arrays[1].shape[:-1]:
         raise ValueError(f"query_segments {arrays[0].shape} and key_segments {arrays[1].shape} differ in batch axes.")
-    return MaskRule(_same_segment, arrays, arrays[0].shape[-1], arrays[1].shape[-1])
+    return _mask(_same_segment, arrays[0].shape[-1], arrays[1].shape[-1], query=arrays[:1], key=arrays[1:])
 
 
 def keys_mask(valid: Bool[Array, "*batch k"]) -> MaskRule:
     """Attend to the keys that are `valid` (not padding): `[..., K] → [..., 1, K]`."""
-    return MaskRule(_valid, (jnp.asarray(valid),), None, valid.shape[-1])
+    return _mask(_is_true, None, valid.shape[-1], key=(valid,))
 
 
 def near_mask(centre: Float[Array, "*batch q"], window: float, num_keys: int) -> MaskRule:
     """Attend to keys at most `window` positions from each query's centre, which need not be a whole number."""
     if window < 1:
         raise ValueError(f"window={window}: needs 1 or more.")
-    return MaskRule(_near_centre, (jnp.asarray(centre), jnp.asarray(window)), centre.shape[-1], num_keys)
+    return _mask(_near_centre, centre.shape[-1], num_keys, text=(window,), query=(centre,))
 
 
 def with_axes(mask: Mask, count: int) -> Mask:
@@ -93,10 +113,15 @@ def with_axes(mask: Mask, count: int) -> Mask:
 
     A rule stays a rule.
     """
-    axes = tuple(range(-2 - count, -2))
-    if isinstance(mask, MaskRule):
-        return MaskRule(_WithAxes(mask.rule, axes), mask.arrays, mask.num_queries, mask.num_keys)
-    return jnp.expand_dims(mask, axes)
+    if not isinstance(mask, MaskRule):
+        return jnp.expand_dims(mask, tuple(range(-2 - count, -2)))
+
+    def widened(array, of):
+        own = {"text": 0, "pair": 2}.get(of, 1)
+        return jnp.expand_dims(array, tuple(range(-own - count, -own)))
+
+    rules = (replace(rule, arrays=tuple(map(widened, rule.arrays, rule.reads))) for rule in mask.rules)
+    return replace(mask, rules=tuple(rules))
 
 
 def combine(*masks: Mask | None) -> Mask | None:
@@ -115,8 +140,11 @@ def as_rule(mask: Mask | None, num_queries: int, num_keys: int) -> MaskRule:
     if isinstance(mask, MaskRule):
         return mask
     if mask is None:
-        return MaskRule(_all, (), None, num_keys)
-    return MaskRule(_looked_up, (materialize(mask),), num_queries if mask.shape[-2] > 1 else None, num_keys)
+        return MaskRule((), None, num_keys)
+    array, has_rows, has_columns = materialize(mask), mask.shape[-2] > 1, mask.shape[-1] > 1
+    of = {(0, 0): "text", (1, 0): "query", (0, 1): "key", (1, 1): "pair"}[has_rows, has_columns]
+    array = array[..., slice(None) if has_rows else 0, slice(None) if has_columns else 0]
+    return _mask(_is_true, num_queries if has_rows else None, num_keys, **{of: (array,)})
 
 
 def materialize(mask: Mask) -> Bool[Array, "*batch q k"]:
@@ -177,67 +205,56 @@ def _divide(weights: Array, total: Array) -> Array:
     return weights / jnp.where(total == 0, 1, total)
 
 
-def _trailing(array: Array) -> Array:
-    return array[..., None, None]
+def _mask(allows: Callable, num_queries: int | None, num_keys: int, **arrays: tuple) -> MaskRule:
+    """The mask of one rule, `arrays` by what they are read of."""
+    reads = tuple(of for of, own in arrays.items() for _ in own)
+    rule = Rule(allows, tuple(jnp.asarray(array) for own in arrays.values() for array in own), reads)
+    return MaskRule((rule,), num_queries, num_keys)
 
 
-def _within_length(query_index, key_index, lengths):
-    del query_index
-    return _compare(jnp.less, key_index, _trailing(lengths))
+def _within_length(query, key, length):
+    return key < length
 
 
-def _within_query_length(query_index, key_index, lengths):
-    return _compare(jnp.less, key_index, lengths[..., query_index])
+def _causal(query, key, offset):
+    return key - query <= offset
 
 
-def _causal(query_index, key_index, offset):
-    return _compare(jnp.less_equal, key_index - query_index, _trailing(offset))
+def _near(query, key, window, offset):
+    return abs(key - query - offset) <= window
 
 
-def _near(query_index, key_index, window, offset):
-    distance, window = _aligned(_compare(jnp.subtract, key_index - query_index, _trailing(offset)), _trailing(window))
-    return jnp.abs(distance) <= window
+def _prefix(query, key, prefix, offset):
+    return (key < prefix) | (key - query <= offset)
 
 
-def _prefix(query_index, key_index, prefix, offset):
-    within = jnp.broadcast_to(key_index, jnp.broadcast_shapes(query_index.shape, key_index.shape))
-    return _compare(
-        jnp.logical_or, _within_length(query_index, within, prefix), _causal(query_index, key_index, offset)
-    )
+def _same_segment(query, key, query_segment, key_segment):
+    return query_segment == key_segment
 
 
-def _same_segment(query_index, key_index, query_segments, key_segments):
-    return query_segments[..., query_index] == key_segments[..., key_index]
+def _is_true(query, key, truth):
+    return truth
 
 
-def _all(query_index, key_index):
-    return jnp.ones(jnp.broadcast_shapes(query_index.shape, key_index.shape), bool)
+def _near_centre(query, key, window, centre):
+    return abs(key - centre) <= window
 
 
-def _looked_up(query_index, key_index, array):
-    rows, columns = array.shape[-2:]
-    return array[..., jnp.minimum(query_index, rows - 1), jnp.minimum(key_index, columns - 1)]
-
-
-def _valid(query_index, key_index, valid):
-    del query_index
-    return valid[..., key_index]
-
-
-def _near_centre(query_index, key_index, centre, window):
-    distance = jnp.subtract(*align_ranks(key_index.astype(centre.dtype), centre[..., query_index]))
-    return jnp.abs(distance) <= window
-
-
-def _compare(operation: Callable, a: Array, b: Array) -> Array:
-    return operation(*_aligned(a, b))
+def _gathered(query_index: Array, key_index: Array, array: Array, of: str) -> Array:
+    """What a rule reads of these queries and keys, as `[..., q or 1, k or 1]`."""
+    if of == "query":
+        return array[..., query_index, None]
+    if of == "key":
+        return array[..., None, key_index]
+    return array[..., query_index[:, None], key_index[None, :]] if of == "pair" else array[..., None, None]
 
 
 def _aligned(*parts: Array) -> tuple[Array, ...]:
     """`align_ranks` of parts that have no batch axes, or as many as the others."""
-    largest = max(parts, key=jnp.ndim)
+    rank = max(map(jnp.ndim, parts))
+    others = np.broadcast_shapes(*(part.shape if part.ndim == rank else part.shape[-2:] for part in parts))
     for part in parts:
-        require_batch_count("mask", jnp.shape(part), "others", jnp.shape(largest))
+        require_batch_count("mask", part.shape, "others", others)
     return align_ranks(*parts)
 
 
@@ -250,38 +267,11 @@ def _conjunction(parts: list[Array]) -> Array:
     return functools.reduce(jnp.logical_and, _aligned(*parts))
 
 
-@dataclass(frozen=True)
-class _All:
-    """The conjunction of rules, each with its own number of arrays; equal rules compare equal under jit."""
-
-    rules: tuple[Callable, ...]
-    counts: tuple[int, ...]
-
-    def __call__(self, query_index, key_index, *arrays):
-        remaining = iter(arrays)
-        parts = [
-            rule(query_index, key_index, *(next(remaining) for _ in range(count)))
-            for rule, count in zip(self.rules, self.counts, strict=True)
-        ]
-        return _conjunction(parts)
-
-
-@dataclass(frozen=True)
-class _WithAxes:
-    """A rule whose masks get axes of size 1; equal rules compare equal under jit."""
-
-    rule: Callable
-    axes: tuple[int, ...]
-
-    def __call__(self, query_index, key_index, *arrays):
-        return jnp.expand_dims(self.rule(query_index, key_index, *arrays), self.axes)
-
-
 def _combine_rules(masks: tuple[MaskRule, ...]) -> MaskRule:
     sizes = {mask.num_keys for mask in masks}
     lengths = {mask.num_queries for mask in masks} - {None}
     if len(sizes) > 1 or len(lengths) > 1:
         shapes = ", ".join(f"[{mask.num_queries or 1}, {mask.num_keys}]" for mask in masks)
         raise ValueError(f"masks over different queries and keys do not combine: {shapes}.")
-    rule = _All(tuple(mask.rule for mask in masks), tuple(len(mask.arrays) for mask in masks))
-    return MaskRule(rule, sum((mask.arrays for mask in masks), ()), lengths.pop() if lengths else None, sizes.pop())
+    rules = tuple(rule for mask in masks for rule in mask.rules)
+    return MaskRule(rules, lengths.pop() if lengths else None, sizes.pop())

@@ -43,8 +43,8 @@ def rotated_value(monkeypatch):
 
 
 def leaking_segment(monkeypatch):
-    def wrong(query_index, key_index, query_segments, key_segments):
-        return query_segments[..., query_index] >= key_segments[..., key_index]
+    def wrong(query, key, query_segment, key_segment):
+        return query_segment >= key_segment
 
     monkeypatch.setattr(masking, "_same_segment", wrong)
     return PLAIN._replace(mode="packed")
