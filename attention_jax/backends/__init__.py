@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
 
-from attention_jax.backends import chunked
+from attention_jax.backends import chunked, flex
 from attention_jax.ops import naming, pooling
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.pooling import attention_of
@@ -31,6 +31,10 @@ BUILDERS: dict[str, Callable[..., Backend]] = {
     "chunked": lambda queries=512, keys=512: Backend(
         functools.partial(chunked.pooled, blocks=(naming.whole("queries", queries), naming.whole("keys", keys))),
         chunked.refusal,
+    ),
+    "flex": lambda queries=128, keys=128: Backend(
+        functools.partial(flex.pooled, blocks=(naming.whole("queries", queries), naming.whole("keys", keys))),
+        flex.refusal,
     ),
 }
 

@@ -78,8 +78,9 @@ def interval(value: Any) -> Interval:
     return value if isinstance(value, Interval) else Interval(jnp.asarray(value), jnp.asarray(value))
 
 
-def hull(array: Array, size: int, axis: int) -> Interval:
-    """From the least to the highest of every `size` neighbours along an axis, counted from the end."""
-    axis += array.ndim
-    blocks = array.reshape(*array.shape[:axis], -1, size, *array.shape[axis + 1 :])
-    return Interval(jnp.min(blocks, axis + 1), jnp.max(blocks, axis + 1))
+def hull(values: Any, axis: int, size: int) -> Interval:
+    """From the least to the highest of every `size` neighbours along an axis, which is counted from the end."""
+    values = interval(values)
+    axis += values.low.ndim
+    low, high = (a.reshape(*a.shape[:axis], -1, size, *a.shape[axis + 1 :]) for a in (values.low, values.high))
+    return Interval(jnp.min(low, axis + 1), jnp.max(high, axis + 1))

@@ -147,6 +147,16 @@ def as_rule(mask: Mask | None, num_queries: int, num_keys: int) -> MaskRule:
     return _mask(_is_true, num_queries if has_rows else None, num_keys, **{of: (array,)})
 
 
+def fitting_rule(mask: Mask | None, scores: tuple[int, ...]) -> MaskRule:
+    """The mask as a rule for scores of this shape. Raises ValueError if it does not fit them."""
+    rule = as_rule(mask, *scores[-2:])
+    block = jax.eval_shape(lambda: rule.block(jnp.arange(1), jnp.arange(1))).shape
+    shape = (*block[:-2], rule.num_queries or 1, rule.num_keys)
+    require_broadcast("mask", shape, "scores", scores)
+    require_batch_count("mask", shape, "scores", scores)
+    return rule
+
+
 def materialize(mask: Mask) -> Bool[Array, "*batch q k"]:
     """The mask as an array `[..., Q or 1, K]`. Raises TypeError for an array that is not boolean."""
     if isinstance(mask, MaskRule):
