@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attention_jax.backends import flex_kernels as kernels
-from attention_jax.backends.flex_inputs import bias_of, prepared
-from attention_jax.backends.flex_kernels import Inputs, Plan
+from attention_jax.backends.flex import kernels
+from attention_jax.backends.flex.inputs import bias_of, prepared
+from attention_jax.backends.flex.walks import Inputs, Plan
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_same_size
 
@@ -92,7 +92,7 @@ def _backward(plan: Plan, kept, given):
     both = inputs._replace(gradient=gradient, rows=rows)
     of_query, of_numbers = kernels.of_queries(plan, both)
     of_key, of_value = kernels.of_keys(plan, both)
-    found = {"query": of_query, "key": of_key, "value": of_value, "numbers": jnp.sum(of_numbers, axis=-3)}
+    found = {"query": of_query, "key": of_key, "value": of_value, "numbers": of_numbers}
     none = Inputs(*[None] * len(Inputs._fields))  # type: ignore[arg-type]
     wanted = {name: getattr(inputs, name) for name in found}
     return (none._replace(**{name: _summed(found[name], own) for name, own in wanted.items() if own is not None}),)
@@ -104,11 +104,13 @@ _attended.defvjp(_forward, _backward)
 def _summed(gradient: Array, array: Array) -> Array:
     """The gradient of an array that was broadcast."""
     axes = tuple(axis for axis, size in enumerate(array.shape[:-2]) if size != gradient.shape[axis])
-    return jnp.sum(gradient, axis=axes, keepdims=True).astype(array.dtype)
+    return jnp.sum(gradient, axis=axes, keepdims=True)[..., : array.shape[-1]].astype(array.dtype)
 
 
 def _has_own_params(attention: Attention) -> bool:
     """Whether a score keeps parameters where queries and keys have been projected."""
     score = attention.score
-    params = attention.score_params or [jax.ShapeDtypeStruct(shape, float) for shape in score.shapes(4, 4, 4).values()]
+    params = attention.score_params or [
+        jax.ShapeDtypeStruct(shape, jnp.float32) for shape in score.shapes(4, 4, 4).values()
+    ]
     return bool(jax.eval_shape(lambda *params: score.projected(4, *params).params, *params))

@@ -1,19 +1,18 @@
-"""What the kernels of `flex` are given: functions of one pair of a query and a key, and arrays that can be cut in blocks.
+"""What the kernels of `flex` are given: functions of one pair of a query and a key, and arrays to be cut into blocks.
 
-Every array gets the rank of the scores and is padded to whole blocks; rules forbid what is padding. From what rules read
-of queries and keys follows by interval arithmetic which blocks are empty, partial or full.
+Every array gets the rank of the scores and is padded to whole blocks; rules forbid what is padding. From what rules
+read of queries and keys follows, by interval arithmetic, which blocks are empty, partial or full.
 """
 
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from attention_jax.backends.flex_kernels import EMPTY, FULL, PARTIAL, Drops, Inputs, Plan
+from attention_jax.backends.flex.walks import EMPTY, FULL, PARTIAL, Drops, Inputs, Plan
 from attention_jax.ops.attention import Attention, Relative
 from attention_jax.ops.dropout import Dropout, gain, hashed, threshold
 from attention_jax.ops.intervals import Interval, hull, interval
@@ -45,20 +44,21 @@ def prepared(
     """The plan and the arrays of the kernels. Raises ValueError for a mask that does not fit the scores."""
     lengths = query.shape[-2], key.shape[-2]
     batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], *(array.shape[:-2] for array in bias.arrays))
-    sizes = min(blocks[0], lengths[0]), min(blocks[1], lengths[1])
+    sizes = min(blocks[0], _least_block(lengths[0])), min(blocks[1], _least_block(lengths[1]))
     counts = -(-lengths[0] // sizes[0]), -(-lengths[1] // sizes[1])
     whole = sizes[0] * counts[0], sizes[1] * counts[1]
     rules = _rules((*fitting_rule(attention.mask, (*batch, *lengths)).rules, *_ends(lengths, whole)))
-    fit = functools.partial(_fitted, len(batch) + 2, whole)
+    rank = len(batch) + 2
+    fit = functools.partial(_fitted, rank, whole)
     masks = tuple(
         tuple(fit(_spread(array, of), of, "edge") for array, of in zip(rule.arrays, rule.reads, strict=True))
         for rule in rules
     )
     inputs = Inputs(
         query=fit(query, "query"),
-        key=_ranked(_padded(key, whole[1], -2), len(batch) + 2),
-        value=_ranked(_padded(value, whole[1], -2), len(batch) + 2),
-        kinds=kinds_of(rules, masks, sizes, counts),
+        key=_ranked(_padded(key, whole[1], -2), rank),
+        value=_ranked(_padded(value, whole[1], -2), rank),
+        kinds=_ranked(kinds_of(rules, masks, sizes, counts), rank),
         masks=masks,
         drops=attention.dropout and _drops(attention.dropout, batch),
     )
@@ -77,8 +77,10 @@ def kinds_of(
     What is not sure is called partial. `masks` are the arrays of the `rules`, in whole blocks.
     """
     rank = max((array.ndim for arrays in masks for array in arrays), default=2)
-    first = [_ranked(_spread(jnp.arange(n) * size, of), rank) for n, size, of in zip(counts, sizes, ("query", "key"))]
-    indices = [Interval(at, at + size - 1) for at, size in zip(first, sizes, strict=True)]
+    indices = []
+    for count, size, of in zip(counts, sizes, ("query", "key"), strict=True):
+        first = _ranked(_spread(jnp.arange(count) * size, of), rank)
+        indices.append(Interval(first, first + size - 1))
 
     def of_blocks(array, of):
         for axis, has_axis, size in zip((-2, -1), HAS_AXES[of], sizes, strict=True):
@@ -95,12 +97,12 @@ def kinds_of(
 def _rules(rules: tuple[Rule, ...]) -> list[Rule]:
     """The rules, with truths as numbers: 0 is false. Kernels hold no arrays of truths."""
 
-    def numeric(rule):
+    found = []
+    for rule in rules:
         are_truths = tuple(array.dtype == jnp.bool_ for array in rule.arrays)
-        arrays = tuple(array.astype(jnp.int32) if is_so else array for array, is_so in zip(rule.arrays, are_truths))
-        return Rule(functools.partial(_of_numbers, rule.allows, are_truths), arrays, rule.reads)
-
-    return [numeric(rule) if any(array.dtype == jnp.bool_ for array in rule.arrays) else rule for rule in rules]
+        arrays = tuple(array.astype(jnp.int32) if array.dtype == jnp.bool_ else array for array in rule.arrays)
+        found.append(Rule(functools.partial(_of_numbers, rule.allows, are_truths), arrays, rule.reads))
+    return found
 
 
 def _of_numbers(allows: Callable, are_truths: tuple[bool, ...], query, key, *numbers):
@@ -124,7 +126,8 @@ def _before_last_key(query, key, count):
 def _drops(dropout: Dropout, batch: tuple[int, ...]) -> Drops:
     """The hash of `ops.dropout` up to the axes of queries and keys, which kernels add."""
     row = jnp.asarray(dropout.row).astype(jnp.uint32)
-    bits = hashed(dropout.key, batch, (row, *[0] * (len(batch) - 1))[: len(batch)])
+    starts: tuple[int | Array, ...] = (row, *[0] * (len(batch) - 1))
+    bits = hashed(dropout.key, batch, starts[: len(batch)])
     one = (1,) * (len(batch) + 2)
     first = row if not batch else jnp.uint32(0)  # `row` counts along the first axis of the weights
     return Drops(bits[..., None, None], *(a.reshape(one) for a in (first, threshold(dropout.rate), gain(dropout.rate))))
@@ -148,6 +151,11 @@ def _padded(array: Array, size: int, axis: int, mode: str = "constant") -> Array
     pads = [(0, 0)] * array.ndim
     pads[axis] = (0, size - array.shape[axis])
     return array if pads[axis] == (0, 0) else jnp.pad(array, pads, mode=mode)
+
+
+def _least_block(length: int) -> int:
+    """What all fits in: a power of 2, 16 or more, as products on GPUs need."""
+    return max(16, 1 << (length - 1).bit_length())
 
 
 def _ranked(array: Array, rank: int) -> Array:
