@@ -9,7 +9,6 @@ below give rules; `materialize` makes the array.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,10 +31,6 @@ class Rule:
     allows: Callable
     arrays: tuple = ()
     reads: tuple[str, ...] = ()
-
-    def of(self, query_index: Any, key_index: Any, read: Callable[[Any, str], Any]) -> Any:
-        """The rule for these indices, its arrays read by `read(array, what it has a number for)`."""
-        return self.allows(query_index, key_index, *map(read, self.arrays, self.reads))
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["rules"], meta_fields=["num_queries", "num_keys"])

@@ -1,10 +1,11 @@
 """Attention by one generator of Pallas kernels: masks, biases and dropout are functions of indices, in linear memory.
 
 What is asked is brought into arrays that kernels can cut into blocks, and functions of one pair of a query and a key
-(`flex_kernels`). Masks say of every pair of blocks whether it is empty, partial or full, from what their rules read and
-by interval arithmetic; a sink needs no kernel: it divides by one more term, which the logarithm of the sum gives.
+(`inputs`); three kernels are made of these (`kernels`), and walk the blocks as a device does best (`walks`). Masks say
+of every block whether it is empty, partial or full, by interval arithmetic on what their rules read. A sink needs no
+kernel: it divides by one more term, which the logarithm of the sum gives.
 
-On a CPU kernels are interpreted: right, and slow.
+On a CPU kernels are interpreted, which is right and slow.
 """
 
 import functools
@@ -14,31 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from attention_jax.backends import chunked
 from attention_jax.backends.flex import kernels
-from attention_jax.backends.flex.inputs import bias_of, prepared
+from attention_jax.backends.flex.inputs import Asked, bias_of, prepared
 from attention_jax.backends.flex.walks import Inputs, Plan
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_same_size
 
 
 def refusal(attention: Attention) -> str:
-    """Why this backend cannot do what is asked; "" if it can."""
+    """Why this backend cannot do what is asked; "" if it can. What `chunked` cannot do, it cannot."""
     relative, stream = attention.relative, attention.normalizer.stream
     reasons = {
-        "it never makes all weights": attention.with_weights or attention.replacement is not None,
-        "a score by the positions of keys needs all keys at once": attention.score.room is not None,
-        "a score with parameters for every pair does not fit into a kernel": _has_own_params(attention),
         "this normalizer is no softmax": stream is None or not stream.has_peak,
-        "a bias that is an array is as large as the weights that it avoids (give a function of positions)": (
-            attention.bias is not None
-        ),
-        "this encoding's bias reads more of a query than its position": (
-            relative.bias is not None and relative.pairs is None
-        ),
-        "it adds nothing beside the values": relative.mix is not None,
-        "it has no falloff of weights": relative.falloff is not None,
+        "a score with parameters for every pair does not fit into a kernel": _has_own_params(attention),
+        "this encoding's bias reads more of a query than its position": relative.bias and not relative.pairs,
+        "it adds nothing beside the values": relative.mix,
+        "it has no falloff of weights": relative.falloff,
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    return chunked.refusal(attention) or next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def pooled(
@@ -51,20 +46,20 @@ def pooled(
     """The attention that the record asks for, in blocks of `blocks` = (queries, keys)."""
     require_batch(key=key, value=value)
     require_same_size(-2, key=key, value=value)
-    if reason := refusal(attention):
-        raise ValueError(f"backend='flex': {reason}.")
+    stream, relative = attention.normalizer.stream, attention.relative
+    if stream is None:
+        raise ValueError(f"backend='flex': {refusal(attention)}.")
     if not query.shape[-2] or not key.shape[-2]:
         batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
         return Attended(jnp.zeros((*batch, query.shape[-2], value.shape[-1]), value.dtype), None)
     score = attention.score.projected(query.shape[-1], *attention.score_params)
-    bias = bias_of(query, attention.relative)
-    attention = attention._replace(score=attention.score._replace(apply=score.apply))
-    plan, inputs = prepared(_times(query, score.w_q), _times(key, score.w_k), value, attention, bias, blocks)
+    asked = Asked(score.apply, stream.bend, bias_of(query, relative), attention.mask, attention.dropout)
+    plan, inputs = prepared(_times(query, score.w_q), _times(key, score.w_k), value, asked, blocks)
     require_broadcast("value's batch axes", value.shape[:-2], "weights' batch axes", plan.batch)
     values, total = (array[..., : query.shape[-2], :] for array in _attended(plan, inputs))
-    if attention.normalizer.stream.has_sink:
-        (sink,) = align_ranks(total, jnp.asarray((*attention.normalizer_params, 0.0)[0], total.dtype))[1:]
-        values = values * jax.nn.sigmoid(total - sink)
+    if stream.has_sink:
+        sink = jnp.asarray((*attention.normalizer_params, 0.0)[0], total.dtype)
+        values = values * jax.nn.sigmoid(jnp.subtract(*align_ranks(total, sink)))
     return Attended(values.astype(value.dtype), None)
 
 
@@ -92,10 +87,8 @@ def _backward(plan: Plan, kept, given):
     both = inputs._replace(gradient=gradient, rows=rows)
     of_query, of_numbers = kernels.of_queries(plan, both)
     of_key, of_value = kernels.of_keys(plan, both)
-    found = {"query": of_query, "key": of_key, "value": of_value, "numbers": of_numbers}
-    none = Inputs(*[None] * len(Inputs._fields))  # type: ignore[arg-type]
-    wanted = {name: getattr(inputs, name) for name in found}
-    return (none._replace(**{name: _summed(found[name], own) for name, own in wanted.items() if own is not None}),)
+    found = Inputs(of_query, of_key, of_value, None, None, None if inputs.numbers is None else of_numbers)
+    return (jax.tree.map(_summed, found, inputs._replace(kinds=None, masks=None, positions=None, drops=None)),)
 
 
 _attended.defvjp(_forward, _backward)
@@ -110,7 +103,6 @@ def _summed(gradient: Array, array: Array) -> Array:
 def _has_own_params(attention: Attention) -> bool:
     """Whether a score keeps parameters where queries and keys have been projected."""
     score = attention.score
-    params = attention.score_params or [
-        jax.ShapeDtypeStruct(shape, jnp.float32) for shape in score.shapes(4, 4, 4).values()
-    ]
+    shapes = score.shapes(4, 4, 4).values()
+    params = attention.score_params or tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
     return bool(jax.eval_shape(lambda *params: score.projected(4, *params).params, *params))

@@ -12,13 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from attention_jax.backends.flex.walks import EMPTY, FULL, PARTIAL, Drops, Inputs, Plan
-from attention_jax.ops.attention import Attention, Relative
+from attention_jax.backends.flex.walks import CUTS, EMPTY, FULL, PARTIAL, Drops, Inputs, Lengths, Plan
+from attention_jax.ops.attention import Relative
 from attention_jax.ops.dropout import Dropout, gain, hashed, threshold
 from attention_jax.ops.intervals import Interval, hull, interval
-from attention_jax.ops.masking import Rule, fitting_rule
-
-HAS_AXES = {"text": (False, False), "query": (True, False), "key": (False, True), "pair": (True, True)}
+from attention_jax.ops.masking import Mask, Rule, fitting_rule
 
 
 class Bias(NamedTuple):
@@ -26,6 +24,16 @@ class Bias(NamedTuple):
 
     apply: Callable | None = None
     arrays: tuple[Array, ...] = ()
+
+
+class Asked(NamedTuple):
+    """What is asked of the kernels; `score` and `bend` are as in `Plan`."""
+
+    score: Callable[[Array, Array], Array]
+    bend: Callable[[Array], Array]
+    bias: Bias
+    mask: Mask | None
+    dropout: Dropout | None
 
 
 def bias_of(query: Array, relative: Relative) -> Bias:
@@ -38,88 +46,77 @@ def bias_of(query: Array, relative: Relative) -> Bias:
     return Bias(apply, (numbers[..., None, :], _spread(queries, "query"), _spread(keys, "key")))
 
 
-def prepared(
-    query: Array, key: Array, value: Array, attention: Attention, bias: Bias, blocks: tuple[int, int]
-) -> tuple[Plan, Inputs]:
+def prepared(query: Array, key: Array, value: Array, asked: Asked, blocks: tuple[int, int]) -> tuple[Plan, Inputs]:
     """The plan and the arrays of the kernels. Raises ValueError for a mask that does not fit the scores."""
-    lengths = query.shape[-2], key.shape[-2]
+    lengths, bias = Lengths(query.shape[-2], key.shape[-2]), asked.bias
     batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], *(array.shape[:-2] for array in bias.arrays))
-    sizes = min(blocks[0], _least_block(lengths[0])), min(blocks[1], _least_block(lengths[1]))
-    counts = -(-lengths[0] // sizes[0]), -(-lengths[1] // sizes[1])
-    whole = sizes[0] * counts[0], sizes[1] * counts[1]
-    rules = _rules((*fitting_rule(attention.mask, (*batch, *lengths)).rules, *_ends(lengths, whole)))
-    rank = len(batch) + 2
-    fit = functools.partial(_fitted, rank, whole)
-    masks = tuple(
-        tuple(fit(_spread(array, of), of, "edge") for array, of in zip(rule.arrays, rule.reads, strict=True))
-        for rule in rules
-    )
+    sizes = Lengths(*(min(size, _enough(length)) for size, length in zip(blocks, lengths, strict=True)))
+    counts = Lengths(*(-(-length // size) for length, size in zip(lengths, sizes, strict=True)))
+    fit = functools.partial(_fitted, sizes, len(batch) + 2)
+    mask = fitting_rule(asked.mask, (*batch, *lengths))
+    rules = [_fitted_rule(rule, fit) for rule in (*mask.rules, *_ends(lengths, sizes))]
     inputs = Inputs(
         query=fit(query, "query"),
-        key=_ranked(_padded(key, whole[1], -2), rank),
-        value=_ranked(_padded(value, whole[1], -2), rank),
-        kinds=_ranked(kinds_of(rules, masks, sizes, counts), rank),
-        masks=masks,
-        drops=attention.dropout and _drops(attention.dropout, batch),
+        key=fit(key, "features"),
+        value=fit(value, "features"),
+        kinds=_ranked(kinds_of(rules, sizes, counts), len(batch) + 2),
+        masks=tuple(rule.arrays for rule in rules),
+        drops=asked.dropout and _drops(asked.dropout, batch),
     )
     if bias.apply is not None:
-        numbers, *positions = bias.arrays
-        inputs = inputs._replace(numbers=fit(numbers, "text"), positions=tuple(map(fit, positions, ("query", "key"))))
-    bend, pairs = attention.normalizer.stream.bend, tuple((rule.allows, rule.reads) for rule in rules)
-    return Plan(attention.score.apply, bend, bias.apply, pairs, batch, sizes, counts), inputs
+        numbers, *positions = map(fit, bias.arrays, ("text", "query", "key"))
+        inputs = inputs._replace(numbers=numbers, positions=tuple(positions))
+    of_pairs = tuple((rule.allows, rule.reads) for rule in rules)
+    return Plan(asked.score, asked.bend, bias.apply, of_pairs, batch, sizes, counts), inputs
 
 
-def kinds_of(
-    rules: list[Rule], masks: tuple[tuple[Array, ...], ...], sizes: tuple[int, int], counts: tuple[int, int]
-) -> Int[Array, "*batch i j"]:
+def kinds_of(rules: list[Rule], sizes: Lengths, counts: Lengths) -> Int[Array, "*batch i j"]:
     """Which blocks are empty, partial, full: of the first no pair may attend, of the last every one may.
 
-    What is not sure is called partial. `masks` are the arrays of the `rules`, in whole blocks.
+    What is not sure is called partial. The rules' arrays have one rank and whole blocks.
     """
-    rank = max((array.ndim for arrays in masks for array in arrays), default=2)
+    rank = max((array.ndim for rule in rules for array in rule.arrays), default=2)
     indices = []
-    for count, size, of in zip(counts, sizes, ("query", "key"), strict=True):
+    for of, count, size in zip(("query", "key"), counts, sizes, strict=True):
         first = _ranked(_spread(jnp.arange(count) * size, of), rank)
         indices.append(Interval(first, first + size - 1))
 
-    def of_blocks(array, of):
-        for axis, has_axis, size in zip((-2, -1), HAS_AXES[of], sizes, strict=True):
-            array = hull(array, axis, size) if has_axis else array
-        return interval(array)
+    def of_blocks(array: Array, of: str) -> Interval:
+        found = interval(array)
+        for axis, name in enumerate(CUTS[of], start=-2):
+            found = hull(found, axis, getattr(sizes, name)) if name else found
+        return found
 
-    found = Interval(jnp.ones((1,) * rank, bool), jnp.ones((1,) * rank, bool))
-    for rule, arrays in zip(rules, masks, strict=True):
-        found &= rule.allows(*indices, *map(of_blocks, arrays, rule.reads))
+    found = interval(jnp.ones((1,) * rank, bool))
+    for rule in rules:
+        found &= rule.allows(*indices, *map(of_blocks, rule.arrays, rule.reads))
     kinds = jnp.where(found.low, FULL, jnp.where(found.high, PARTIAL, EMPTY))
     return jnp.broadcast_to(kinds, (*kinds.shape[:-2], *counts))
 
 
-def _rules(rules: tuple[Rule, ...]) -> list[Rule]:
-    """The rules, with truths as numbers: 0 is false. Kernels hold no arrays of truths."""
-
-    found = []
-    for rule in rules:
-        are_truths = tuple(array.dtype == jnp.bool_ for array in rule.arrays)
-        arrays = tuple(array.astype(jnp.int32) if array.dtype == jnp.bool_ else array for array in rule.arrays)
-        found.append(Rule(functools.partial(_of_numbers, rule.allows, are_truths), arrays, rule.reads))
-    return found
+def _fitted_rule(rule: Rule, fit: Callable[[Array, str], Array]) -> Rule:
+    """The rule, with arrays as kernels take them: whole blocks, and truths as numbers, of which 0 is false."""
+    are_truths = tuple(array.dtype == jnp.bool_ for array in rule.arrays)
+    numeric = [array.astype(jnp.int32) if array.dtype == jnp.bool_ else array for array in rule.arrays]
+    arrays = tuple(fit(_spread(array, of), of) for array, of in zip(numeric, rule.reads, strict=True))
+    return Rule(functools.partial(_of_numbers, rule.allows, are_truths), arrays, rule.reads)
 
 
 def _of_numbers(allows: Callable, are_truths: tuple[bool, ...], query, key, *numbers):
     return allows(query, key, *(n != 0 if is_so else n for n, is_so in zip(numbers, are_truths, strict=True)))
 
 
-def _ends(lengths: tuple[int, int], whole: tuple[int, int]) -> list[Rule]:
+def _ends(lengths: Lengths, sizes: Lengths) -> list[Rule]:
     """Rules that forbid the queries and keys that only fill the last blocks."""
-    named = zip((_before_last_query, _before_last_key), lengths, whole, strict=True)
-    return [Rule(allows, (jnp.asarray(n),), ("text",)) for allows, n, padded in named if n < padded]
+    named = zip((_is_a_query, _is_a_key), lengths, sizes, strict=True)
+    return [Rule(allows, (jnp.asarray(length),), ("text",)) for allows, length, size in named if length % size]
 
 
-def _before_last_query(query, key, count):
+def _is_a_query(query, key, count):
     return query < count
 
 
-def _before_last_key(query, key, count):
+def _is_a_key(query, key, count):
     return key < count
 
 
@@ -128,33 +125,28 @@ def _drops(dropout: Dropout, batch: tuple[int, ...]) -> Drops:
     row = jnp.asarray(dropout.row).astype(jnp.uint32)
     starts: tuple[int | Array, ...] = (row, *[0] * (len(batch) - 1))
     bits = hashed(dropout.key, batch, starts[: len(batch)])
-    one = (1,) * (len(batch) + 2)
-    first = row if not batch else jnp.uint32(0)  # `row` counts along the first axis of the weights
-    return Drops(bits[..., None, None], *(a.reshape(one) for a in (first, threshold(dropout.rate), gain(dropout.rate))))
+    first = jnp.uint32(0) if batch else row  # `row` counts along the first axis of the weights
+    alone = (first, threshold(dropout.rate), gain(dropout.rate))
+    return Drops(bits[..., None, None], *(_ranked(number, len(batch) + 2) for number in alone))
 
 
 def _spread(array: Array, of: str) -> Array:
     """What is read of a text, query, key or pair as `[..., Q or 1, K or 1]`."""
-    has_rows, has_columns = HAS_AXES[of]
-    array = array if has_columns else array[..., None]
-    return array if has_rows else array[..., None, :]
+    rows, columns = CUTS[of]
+    array = array if columns else array[..., None]
+    return array if rows else array[..., None, :]
 
 
-def _fitted(rank: int, whole: tuple[int, int], array: Array, of: str, mode: str = "constant") -> Array:
-    """The array with this rank, padded to whole blocks."""
-    for axis, has_axis, size in zip((-2, -1), HAS_AXES[of], whole, strict=True):
-        array = _padded(array, size, axis, mode) if has_axis else array
-    return _ranked(array, rank)
-
-
-def _padded(array: Array, size: int, axis: int, mode: str = "constant") -> Array:
+def _fitted(sizes: Lengths, rank: int, array: Array, role: str) -> Array:
+    """The array with this rank and whole blocks; the last is filled with copies of its last row or column."""
     pads = [(0, 0)] * array.ndim
-    pads[axis] = (0, size - array.shape[axis])
-    return array if pads[axis] == (0, 0) else jnp.pad(array, pads, mode=mode)
+    for axis, name in enumerate(CUTS[role], start=-2):
+        pads[axis] = (0, -array.shape[axis] % getattr(sizes, name) if name else 0)
+    return _ranked(jnp.pad(array, pads, mode="edge") if any(map(any, pads)) else array, rank)
 
 
-def _least_block(length: int) -> int:
-    """What all fits in: a power of 2, 16 or more, as products on GPUs need."""
+def _enough(length: int) -> int:
+    """A block for all of a length: a power of 2, and 16 at least, as products on GPUs need."""
     return max(16, 1 << (length - 1).bit_length())
 
 

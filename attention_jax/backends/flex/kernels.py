@@ -6,7 +6,7 @@ queries and the bias's numbers, one over queries for keys and values (alg. 2). N
 place, and each adds its blocks in their order: two runs give the same bits.
 
 A score, a bias and the bend before the exponential are functions of blocks; `jax.vjp` of them, inside the kernel, is
-their gradient. Blocks that the mask empties are not read.
+their gradient.
 """
 
 import functools
@@ -22,10 +22,10 @@ from attention_jax.ops.dropout import is_kept, joined
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch q v"], Float[Array, "*batch q 1"]]:
     """The pooled values, and ln Σ exp of each query's scores: −∞ where it may attend to nothing."""
-    kind, column, value = accumulator(inputs), (plan.sizes[0], 1), inputs.value
+    kind, column, value = accumulator(inputs), (plan.sizes.queries, 1), inputs.value
 
     def start():
-        values = jnp.zeros((plan.sizes[0], value.shape[-1]), kind)
+        values = jnp.zeros((plan.sizes.queries, value.shape[-1]), kind)
         return jnp.full(column, -jnp.inf, kind), jnp.zeros(column, kind), values
 
     def step(place, block, carried):
@@ -55,7 +55,7 @@ def of_queries(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch q d"], 
     width = 1 if inputs.numbers is None else _power_of_2(inputs.numbers.shape[-1])
 
     def start():
-        return jnp.zeros((plan.sizes[0], size), kind), jnp.zeros((1, width), kind)
+        return jnp.zeros((plan.sizes.queries, size), kind), jnp.zeros((1, width), kind)
 
     def step(place, block, carried):
         block = _upcast(block)
@@ -74,7 +74,7 @@ def of_keys(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch k d"], Flo
     sizes = inputs.key.shape[-1], inputs.value.shape[-1]
 
     def start():
-        return tuple(jnp.zeros((plan.sizes[1], size), kind) for size in sizes)
+        return tuple(jnp.zeros((plan.sizes.keys, size), kind) for size in sizes)
 
     def step(place, block, carried):
         block = _upcast(block)

@@ -14,12 +14,19 @@ from jaxtyping import Array, Int
 EMPTY, PARTIAL, FULL = 0, 1, 2  # no pair of a block may attend; some may; all may
 
 
+class Lengths(NamedTuple):
+    """How many there are along the two axes that are cut into blocks."""
+
+    queries: int
+    keys: int
+
+
 class Plan(NamedTuple):
-    """What kernels are made of: functions and sizes, and no array.
+    """What kernels are made of: functions and lengths, and no array.
 
     `score(query, key)` is of blocks, `bend(scores)` what bends them before the exponential, and `bias(numbers, query
-    positions, key positions)` is added. `rules` are (allows, what each of its arrays is read of). Blocks have `sizes` =
-    (queries, keys), and there are `counts` of them.
+    positions, key positions)` is added. `rules` are (allows, what each of its arrays is read of). `sizes` are those of
+    a block, and `counts` how many blocks there are.
     """
 
     score: Callable[[Array, Array], Array]
@@ -27,8 +34,8 @@ class Plan(NamedTuple):
     bias: Callable[..., Array] | None
     rules: tuple[tuple[Callable, tuple[str, ...]], ...]
     batch: tuple[int, ...]
-    sizes: tuple[int, int]
-    counts: tuple[int, int]
+    sizes: Lengths
+    counts: Lengths
 
 
 class Drops(NamedTuple):
@@ -52,7 +59,7 @@ class Inputs(NamedTuple):
     key: Any  # [..., K, D]
     value: Any  # [..., K, V]
     kinds: Any  # [..., blocks of queries, blocks of keys]
-    masks: tuple[tuple[Any, ...], ...]  # [..., Q or 1, K or 1], for each rule
+    masks: Any  # of each rule, arrays [..., Q or 1, K or 1]
     numbers: Any = None  # [..., 1, n]
     positions: Any = None  # [..., Q, 1] and [..., 1, K]
     drops: Drops | None = None
@@ -60,15 +67,14 @@ class Inputs(NamedTuple):
     rows: Any = None  # [..., Q, 2]
 
 
-# Role of an array → which of its last two axes are cut into blocks, of "queries" or "keys".
+# The role of an array → which of its last two axes are cut into blocks, those of "queries" or of "keys".
 CUTS: dict[str, tuple[str | None, str | None]] = {
     "text": (None, None),
     "query": ("queries", None),
     "key": (None, "keys"),
     "pair": ("queries", "keys"),
-    "features": ("keys", None),  # of keys
+    "features": ("keys", None),  # of a key
 }
-AXES = ("queries", "keys")
 
 
 def roles_of(plan: Plan, inputs: Inputs) -> Inputs:
@@ -107,9 +113,8 @@ class Walk(NamedTuple):
 
 def run(plan: Plan, walk: Walk, inputs: Inputs) -> tuple[Array, ...]:
     """What the blocks give: arrays `[*batch, blocks, rows, columns]`. Blocks that are empty are not computed with."""
-    on_grid, in_loop = (functools.partial(way, plan, walk) for way in (_on_grid, _in_loop))
-    interpreted = functools.partial(on_grid, is_interpreted=True)
-    return jax.lax.platform_dependent(inputs, cpu=interpreted, tpu=on_grid, cuda=in_loop, rocm=in_loop)
+    ways = {way: functools.partial(way, plan, walk) for way in WAYS.values()}
+    return jax.lax.platform_dependent(inputs, **{platform: ways[way] for platform, way in WAYS.items()})
 
 
 def _on_grid(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = False) -> tuple[Array, ...]:
@@ -117,7 +122,7 @@ def _on_grid(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = Fals
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-    order, counts = (walk.of, walk.over), dict(zip(AXES, plan.counts, strict=True))
+    order, steps = (walk.of, walk.over), getattr(plan.counts, walk.over)
     carry, given = _matrices(walk)
 
     def kernel(references, *written):
@@ -134,7 +139,7 @@ def _on_grid(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = Fals
             block = _loaded(plan, references, lambda role, reference, columns: reference[:, columns])
             _write(carried, walk.step(Place(**at, is_full=kind == FULL), block, _held(carried)))
 
-        @pl.when(at[walk.over] == counts[walk.over] - 1)
+        @pl.when(at[walk.over] == steps - 1)
         def _():
             _write(outputs, walk.finish(_held(carried)))
 
@@ -142,7 +147,7 @@ def _on_grid(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = Fals
     return pl.pallas_call(
         kernel,
         _out_shapes(plan, walk),
-        grid=(*plan.batch, *(counts[axis] for axis in order)),
+        grid=(*plan.batch, getattr(plan.counts, walk.of), steps),
         in_specs=[_specs(plan, inputs, order, pltpu.SMEM)],
         out_specs=_out_specs(plan, walk),
         scratch_shapes=[pltpu.VMEM(matrix.shape, matrix.dtype) for matrix in carry],
@@ -151,12 +156,12 @@ def _on_grid(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = Fals
     )(inputs)
 
 
-def _in_loop(plan: Plan, walk: Walk, inputs: Inputs) -> tuple[Array, ...]:
+def _in_loop(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = False) -> tuple[Array, ...]:
     """Each instance of the kernel walks the axis in a loop; what is carried are the loop's values."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    sizes, counts = (dict(zip(AXES, of_each, strict=True)) for of_each in (plan.sizes, plan.counts))
+    size, steps = getattr(plan.sizes, walk.over), getattr(plan.counts, walk.over)
 
     def kernel(references, *outputs):
         one = pl.program_id(len(plan.batch))
@@ -164,7 +169,7 @@ def _in_loop(plan: Plan, walk: Walk, inputs: Inputs) -> tuple[Array, ...]:
         def body(other, carried):
             at = {walk.of: one, walk.over: other}
             kind = references.kinds[at["queries"], at["keys"]]
-            here = pl.ds(other * sizes[walk.over], sizes[walk.over])
+            here = pl.ds(other * size, size)
 
             def read(role, reference, columns):
                 is_walked = [axis == walk.over for axis in CUTS[role]]
@@ -175,16 +180,29 @@ def _in_loop(plan: Plan, walk: Walk, inputs: Inputs) -> tuple[Array, ...]:
 
             return jax.lax.cond(kind != EMPTY, step, lambda carried: carried, carried)
 
-        _write(outputs, walk.finish(jax.lax.fori_loop(0, counts[walk.over], body, walk.start())))
+        _write(outputs, walk.finish(jax.lax.fori_loop(0, steps, body, walk.start())))
 
     return pl.pallas_call(
         kernel,
         _out_shapes(plan, walk),
-        grid=(*plan.batch, counts[walk.of]),
+        grid=(*plan.batch, getattr(plan.counts, walk.of)),
         in_specs=[_specs(plan, inputs, (walk.of,), None)],
         out_specs=_out_specs(plan, walk),
         compiler_params=triton.CompilerParams(),
+        interpret=is_interpreted,
     )(inputs)
+
+
+def _interpreted(plan: Plan, walk: Walk, inputs: Inputs) -> tuple[Array, ...]:
+    return _on_grid(plan, walk, inputs, is_interpreted=True)
+
+
+WAYS: dict[str, Callable[[Plan, Walk, Inputs], tuple[Array, ...]]] = {
+    "cpu": _interpreted,
+    "tpu": _on_grid,
+    "cuda": _in_loop,
+    "rocm": _in_loop,
+}
 
 
 def _loaded(plan: Plan, references: Inputs, read: Callable[[str, Any, Any], Array]) -> Inputs:
@@ -216,11 +234,13 @@ def _specs(plan: Plan, inputs: Inputs, order: tuple[str, ...], scalars: Any) -> 
     """Which block of each array an instance of a kernel gets; `scalars` is the memory of arrays that are not cut."""
     from jax.experimental import pallas as pl
 
-    sizes, axes = dict(zip(AXES, plan.sizes, strict=True)), len(plan.batch)
+    axes = len(plan.batch)
 
     def spec(role, array):
         cuts = [axis if axis in order else None for axis in CUTS[role]]
-        block = [sizes[axis] if axis else whole for axis, whole in zip(cuts, array.shape[-2:], strict=True)]
+        block = [
+            getattr(plan.sizes, axis) if axis else whole for axis, whole in zip(cuts, array.shape[-2:], strict=True)
+        ]
 
         def index(*ids):
             own = (place if size > 1 else 0 for place, size in zip(ids[:axes], array.shape[:axes], strict=True))
@@ -238,7 +258,7 @@ def _matrices(walk: Walk) -> tuple:
 
 
 def _out_shapes(plan: Plan, walk: Walk) -> tuple[jax.ShapeDtypeStruct, ...]:
-    count = dict(zip(AXES, plan.counts, strict=True))[walk.of]
+    count = getattr(plan.counts, walk.of)
     return tuple(jax.ShapeDtypeStruct((*plan.batch, count, *m.shape), m.dtype) for m in _matrices(walk)[1])
 
 
