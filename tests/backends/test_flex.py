@@ -77,7 +77,7 @@ def test_any_block_size_and_any_length_give_the_same(queries, keys):
     np.testing.assert_array_equal(found[0][1], 0)  # nothing to attend to
 
 
-@pytest.mark.parametrize("encoding", ["t5", "fire"])
+@pytest.mark.parametrize("encoding", ["t5", "kerple_power"])
 def test_a_loop_inside_the_kernel_gives_what_the_grid_gives(encoding, monkeypatch):
     asked = {"relative": relative_of(encoding, 6), "mask": window_mask(6, 6, 3), "normalize": "softcap:cap=2"}
     asked |= {"dropout": Dropout(jax.random.key(1), 0.3)}

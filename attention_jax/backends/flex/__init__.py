@@ -70,7 +70,7 @@ def _times(x: Array, matrix: Array | None) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attended(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch q v"], Float[Array, "*batch q 1"]]:
-    """The values, and ln Σ exp of the scores."""
+    """The values, and ln Σ exp of the scores. Positions, masks and dropout's rate have no gradient."""
     return kernels.forward(plan, inputs)
 
 

@@ -201,18 +201,17 @@ WAYS: dict[str, Callable[[Plan, Walk, Inputs], tuple[Array, ...]]] = {
     "cpu": _interpreted,
     "tpu": _on_grid,
     "cuda": _in_loop,
-    "rocm": _in_loop,
 }
 
 
 def _loaded(plan: Plan, references: Inputs, read: Callable[[str, Any, Any], Array]) -> Inputs:
     """The blocks of a step, read by `read(role, reference, columns)`."""
-    whole, roles = slice(None), roles_of(plan, references)
-    rest = references._replace(kinds=None, numbers=None, rows=None)
+    roles = roles_of(plan, references)
+    plain, of_plain = (record._replace(kinds=None, numbers=None, rows=None) for record in (references, roles))
     block = jax.tree.map(
-        lambda role, reference: reference[0, 0] if role == "text" else read(role, reference, whole),
-        roles._replace(kinds=None, numbers=None, rows=None),
-        rest,
+        lambda role, reference: reference[0, 0] if role == "text" else read(role, reference, slice(None)),
+        of_plain,
+        plain,
     )
     if references.numbers is not None:
         block = block._replace(numbers=tuple(references.numbers[0, n] for n in range(references.numbers.shape[-1])))
