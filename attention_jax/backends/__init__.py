@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from attention_jax.backends import chunked, cudnn, fused, pallas, tokamax
+from attention_jax.backends import chunked, cudnn, flex, fused, pallas, tokamax
 from attention_jax.backends.record import Backend, Call
 from attention_jax.errors import UserError
 from attention_jax.ops import naming, pooling
@@ -49,6 +49,10 @@ BUILDERS: dict[str, Callable[..., Backend]] = {
     "chunked": lambda queries=512, keys=512: Backend(
         functools.partial(chunked.pooled, blocks=(naming.whole("queries", queries), naming.whole("keys", keys))),
         chunked.refusal,
+    ),
+    "flex": lambda queries=128, keys=128: Backend(
+        functools.partial(flex.pooled, blocks=(naming.whole("queries", queries), naming.whole("keys", keys))),
+        flex.refusal,
     ),
     "cudnn": lambda: _of_kernel(cudnn.CUDNN),
     "triton": lambda interpret=False: _of_kernel(pallas.triton(naming.truth("interpret", interpret))),

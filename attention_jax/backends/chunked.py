@@ -16,15 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax.backends.record import Call, first_of
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.dropout import drop
-from attention_jax.ops.masking import MaskRule, as_rule
+from attention_jax.ops.masking import MaskRule, fitting_rule
 from attention_jax.ops.normalizing import Stream
-from attention_jax.ops.shapes import (
-    align_ranks,
-    require_batch,
-    require_batch_count,
-    require_broadcast,
-    require_same_size,
-)
+from attention_jax.ops.shapes import align_ranks, require_batch, require_same_size
 
 
 def refusal(attention: Attention, call: Call | None = None) -> str:
@@ -91,7 +85,9 @@ def pooled(
     if not query.shape[-2] or not key.shape[-2]:
         batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
         return Attended(jnp.zeros((*batch, query.shape[-2], value.shape[-1]), value.dtype), None)
-    job = Job(attention, stream, rule_of(attention, query, key), key.shape[-2])
+    batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    rule = fitting_rule(attention.mask, (*batch, query.shape[-2], key.shape[-2]))
+    job = Job(attention, stream, rule, key.shape[-2])
     by_query = Queries(*_blocks(blocks[0], query, relative.queries))
     by_key = Keys(*_key_blocks(blocks[1], key, value, relative.keys))
     read = jax.checkpoint(functools.partial(_read, job, value.dtype), prevent_cse=False)
@@ -177,17 +173,6 @@ def _start(job: Job, block: Queries, by_key: Keys) -> Running:
     sink = jnp.broadcast_to(sink.reshape((1,) * (scores.ndim - sink.ndim) + sink.shape), column)
     peak = jax.lax.stop_gradient(sink)
     return Running(peak, jnp.exp(sink - peak), values)
-
-
-def rule_of(attention: Attention, query: Array, key: Array) -> MaskRule:
-    """The mask as a rule. Raises ValueError if it does not fit the scores."""
-    batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    scores = (*batch, query.shape[-2], key.shape[-2])
-    rule = as_rule(attention.mask, *scores[-2:])
-    shape = jax.eval_shape(lambda: rule.block(jnp.arange(1), jnp.arange(1))).shape
-    require_broadcast("mask", (*shape[:-2], rule.num_queries or 1, rule.num_keys), "scores", scores)
-    require_batch_count("mask", (*shape[:-2], rule.num_queries or 1, rule.num_keys), "scores", scores)
-    return rule
 
 
 def _blocks(size: int, query: Array, positions: Array | None) -> tuple:

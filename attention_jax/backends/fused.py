@@ -15,10 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.backends.chunked import rule_of
 from attention_jax.backends.record import Call, first_of, platform
 from attention_jax.ops.attention import Attended, Attention
-from attention_jax.ops.masking import Mask, Part, masked_softmax, parts
+from attention_jax.ops.masking import Mask, Part, fitting_rule, masked_softmax, parts
 from attention_jax.ops.scoring import dot, scaled_dot
 from attention_jax.ops.shapes import align_ranks, require_batch, require_same_size
 
@@ -108,7 +107,8 @@ def pooled(
     batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     if not query.shape[-2] or not key.shape[-2]:
         return Attended(jnp.zeros((*batch, query.shape[-2], value.shape[-1]), value.dtype), None)
-    rule, known = rule_of(attention, query, key), known_of(attention.mask, batch)
+    scores = (*np.broadcast_shapes(query.shape[:-2], key.shape[:-2]), query.shape[-2], key.shape[-2])
+    rule, known = fitting_rule(attention.mask, scores), known_of(attention.mask, batch)
     found = kernel.run(_examples(query, key, value, batch), known, SCALES[attention.score.apply](query.shape[-1]))
     found = found.reshape(*batch, *found.shape[-2:]).astype(value.dtype)
     if known.lengths is known.keys is known.segments is None:  # every query may attend to a key

@@ -15,7 +15,7 @@ from attention_jax.modules.mixers import WINDOW
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.ops.attention import Attention, Relative, Replacement, require_fitting
 from attention_jax.ops.dropout import Dropout
-from attention_jax.ops.encoding import Encoding
+from attention_jax.ops.encoding import Encoding, PairBias
 from attention_jax.ops.masking import Mask, combine, window_mask, with_axes
 from attention_jax.ops.normalization import rms_norm
 from attention_jax.ops.normalizing import make_normalizer
@@ -40,7 +40,7 @@ class AttentionSpec(NamedTuple):
 
     def attention(self, encoding: Encoding | None = None) -> Attention:
         """The record, without arrays. Raises ValueError for unknown names, and for names that do not go together."""
-        relative = Relative(bias=encoding.bias, mix=encoding.mix) if encoding else Relative()
+        relative = Relative(encoding.bias, mix=encoding.mix, pairs=encoding.pairs) if encoding else Relative()
         score = make_score(self.score, self.score_key)
         record = Attention(score, (), make_normalizer(self.normalize, self.normalize_key), relative=relative)
         require_fitting(record, self.score, self.normalize)
@@ -216,13 +216,14 @@ class MultiHeadAttention(nn.Module):
         if self.encoding is None or positions is None:
             return Relative()
         record, values = self.encoding.record, self.encoding.values
-        bias, mix = record.bias, record.mix
+        bias, mix, pairs = record.bias, record.mix, record.pairs
         return Relative(
             bias=bias and (lambda params, query, *both: self._grouped(bias(params, self._joined(query), *both))),
             mix=mix and (lambda params, weights, *both: self._grouped(mix(params, self._joined(weights), *both))),
             params=values,
             queries=positions.queries,
             keys=positions.keys,
+            pairs=pairs and (lambda params, heads: self._pairs_by_group(pairs(params, self.heads))),
         )
 
     def _replacement(self, edit: Edit) -> Replacement | None:
@@ -233,6 +234,9 @@ class MultiHeadAttention(nn.Module):
     def _by_group(self, of_heads: Array) -> Array:
         """[heads] → [kv_heads, groups, 1, 1]."""
         return of_heads.reshape(self.kv_heads, self.heads // self.kv_heads, 1, 1)
+
+    def _pairs_by_group(self, pairs: PairBias) -> PairBias:
+        return pairs._replace(numbers=pairs.numbers.reshape(self.kv_heads, self.heads // self.kv_heads, -1))
 
     def _rotated(self, x: Array, positions: Array | None) -> Array:
         return x if self.encoding is None or positions is None else self.encoding.rotate(x, positions)

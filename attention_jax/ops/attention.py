@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Array, Bool, Float
 
 from attention_jax.ops.dropout import Dropout
+from attention_jax.ops.encoding import PairBias
 from attention_jax.ops.masking import Mask
 from attention_jax.ops.normalizing import NORMALIZERS, Normalizer
 from attention_jax.ops.scoring import SCORES, Score
@@ -17,7 +18,8 @@ class Relative(NamedTuple):
     `queries` [..., Q] and `keys` [..., K] are positions; a backend calls the functions with any block of them.
     `bias(params, query, queries, keys)` [..., Q, K] is added to the scores. `falloff(params, queries, keys)`
     [..., Q, K] ≥ 0 multiplies the weights, which are not normalised again. `mix(params, weights, queries, keys)`
-    [..., Q, V], linear in the weights, is added to the pooled values.
+    [..., Q, V], linear in the weights, is added to the pooled values. `pairs(params, heads)` is the same bias as a
+    `PairBias`, for kernels; its numbers are `[*heads, n]` with the axes that the query has between its batch and Q.
     """
 
     bias: Callable[..., Array] | None = None
@@ -26,6 +28,7 @@ class Relative(NamedTuple):
     params: Any = ()
     queries: Any = None
     keys: Any = None
+    pairs: Callable[..., PairBias] | None = None
 
 
 class Replacement(NamedTuple):

@@ -45,17 +45,14 @@ def multiplier(
     dropout: Dropout, shape: tuple[int, ...], dtype=jnp.float32, start: tuple[int | Array, ...] = ()
 ) -> Float[Array, "..."]:
     """The factor of `drop`: 0 for dropped elements, 1 / (1 − rate) for kept ones."""
-    rate = jnp.asarray(dropout.rate, jnp.float32)
-    scale = jnp.where(rate < 1, 1 / jnp.where(rate < 1, 1 - rate, 1), 0)
-    return jnp.where(keep(dropout, shape, start), scale, 0).astype(dtype)
+    return jnp.where(keep(dropout, shape, start), gain(dropout.rate), 0).astype(dtype)
 
 
 def keep(dropout: Dropout, shape: tuple[int, ...], start: tuple[int | Array, ...] = ()) -> Bool[Array, "..."]:
     """Which elements are kept; `start` is as in `drop`."""
-    threshold = (jnp.asarray(dropout.rate, jnp.float32) * (1 << _BITS)).astype(jnp.uint32)
     starts = (0,) * (len(shape) - len(start)) + tuple(start)
     from_row = tuple(first + dropout.row if axis == 0 else first for axis, first in enumerate(starts))
-    return (hashed(dropout.key, shape, from_row) >> (32 - _BITS)) >= threshold
+    return is_kept(hashed(dropout.key, shape, from_row), threshold(dropout.rate))
 
 
 def hashed(key: Key[Array, ""], shape: tuple[int, ...], start: tuple[int | Array, ...] = ()) -> UInt32[Array, "..."]:
@@ -66,8 +63,29 @@ def hashed(key: Key[Array, ""], shape: tuple[int, ...], start: tuple[int | Array
         bits = _mix(bits ^ word)
     for axis, (size, first) in enumerate(zip(shape, starts, strict=True)):
         index = jax.lax.broadcasted_iota(jnp.uint32, (1,) * axis + (size,) + (1,) * (len(shape) - axis - 1), axis)
-        bits = _mix(bits ^ (index + jnp.asarray(first).astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B1))
+        bits = joined(bits, index + jnp.asarray(first).astype(jnp.uint32))
     return jnp.broadcast_to(bits, shape)
+
+
+def joined(bits: UInt32[Array, "..."], index: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+    """The bits of `hashed` for one more axis, from those for the axes before it and the index along this one."""
+    return _mix(bits ^ (index + jnp.uint32(1)) * jnp.uint32(0x9E3779B1))
+
+
+def threshold(rate: Rate) -> UInt32[Array, ""]:
+    """The least of a hash's first bits, of an element that is kept."""
+    return (jnp.asarray(rate, jnp.float32) * (1 << _BITS)).astype(jnp.uint32)
+
+
+def is_kept(bits: UInt32[Array, "..."], threshold: UInt32[Array, "..."]) -> Bool[Array, "..."]:
+    """Whether elements of these hashed bits are kept."""
+    return (bits >> (32 - _BITS)) >= threshold
+
+
+def gain(rate: Rate) -> Float[Array, ""]:
+    """1 / (1 − rate), what kept elements are multiplied by; 0 for a rate of 1."""
+    rate = jnp.asarray(rate, jnp.float32)
+    return jnp.where(rate < 1, 1 / jnp.where(rate < 1, 1 - rate, 1), 0)
 
 
 def _mix(bits: UInt32[Array, "..."]) -> UInt32[Array, "..."]:

@@ -1,10 +1,10 @@
 """The record that every position encoding is, and what its functions may depend on."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
 from attention_jax.ops.naming import is_number
 
@@ -21,19 +21,32 @@ class Spec(NamedTuple):
     is_causal: bool
 
 
+class PairBias(NamedTuple):
+    """A bias for kernels, which have no gathers: elementwise in two positions, with a few numbers of each head.
+
+    `numbers` is `[*heads, n]`; `apply(numbers, query_position, key_position)` gets them as n scalars, or as n arrays
+    that broadcast against the positions.
+    """
+
+    numbers: Float[Array, "*heads n"]
+    apply: Callable[[Sequence[Array], Array, Array], Array]
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoding:
     """A position encoding: pure functions of explicit positions; a part that it does not have is None.
 
     `kinds` are the kinds of attention that it is defined for. `bias` and `mix` have heads at axis −3, as their queries
-    and weights do. `max_length(spec)` is the longest text that it has positions for, None where any length will do.
-    `even` names the size of `Spec` that must be even, "width" or "head_size".
+    and weights do. `pairs` is the same bias for kernels; None where it reads more of a query than its position.
+    `max_length(spec)` is the longest text that it has positions for, None where any length will do. `even` names the
+    size of `Spec` that must be even, "width" or "head_size".
     """
 
     init: Callable[[Key[Array, ""], Spec], Any] = lambda key, spec: {}
     add: Callable[[Any, Array, Array], Array] | None = None  # (params, x, positions) → x
     rotate: Callable[[Any, Array, Array], Array] | None = None  # (params, x, positions) → x
     bias: Callable[[Any, Array, Array, Array], Array] | None = None  # (params, query, q_positions, k_positions)
+    pairs: Callable[[Any, int], PairBias] | None = None  # (params, heads)
     mix: Callable[[Any, Array, Array, Array], Array] | None = None  # (params, weights, q_positions, k_positions)
     sample_positions: Callable[[Key[Array, ""], int], Array] | None = None  # (key, length) → rising positions
     kinds: tuple[str, ...] = SELF_ATTENTION

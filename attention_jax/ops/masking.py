@@ -7,10 +7,9 @@ below give rules; `materialize` makes the array.
 """
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,54 +19,86 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax.ops.shapes import align_ranks, require_batch_count, require_broadcast
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=["rule", "num_queries", "num_keys"]
-)
+@jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
-class MaskRule:
-    """`rule(query_index, key_index, *arrays)` → may attend, elementwise over integer indices that broadcast.
+class Rule:
+    """`allows(query_index, key_index, *numbers)` → may attend, of one query, one key, and what it reads of them.
 
-    `num_queries` is None for a rule that is the same for every query.
+    What is read of a "text" is an array `[...]`, of a "query" `[..., Q]`, of a "key" `[..., K]`, of a "pair" `[..., Q,
+    K]`; or a plain number, which stays one under jit. `allows` is made of +, −, abs, comparisons, &, | and ~ alone: it
+    is called with arrays, with blocks inside a kernel, and with intervals (`ops/intervals.py`), which say what holds of
+    a whole block.
     """
 
-    rule: Callable
-    arrays: tuple
+    allows: Callable
+    values: tuple = ()
+    reads: tuple[str, ...] = ()
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The values, as arrays."""
+        return tuple(map(jnp.asarray, self.values))
+
+    def tree_flatten(self) -> tuple[tuple, tuple]:
+        numbers = tuple(value if isinstance(value, int) else None for value in self.values)
+        arrays = tuple(value for value in self.values if not isinstance(value, int))
+        return arrays, (self.allows, numbers, self.reads)
+
+    @classmethod
+    def tree_unflatten(cls, static: tuple, arrays: Iterable) -> "Rule":
+        (allows, numbers, reads), remaining = static, iter(arrays)
+        return cls(allows, tuple(next(remaining) if number is None else number for number in numbers), reads)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["rules"], meta_fields=["num_queries", "num_keys"])
+@dataclass(frozen=True)
+class MaskRule:
+    """What all `rules` allow, any block of which can be made without the whole.
+
+    `num_queries` is None for a mask that is the same for every query.
+    """
+
+    rules: tuple[Rule, ...]
     num_queries: int | None
     num_keys: int
 
     def block(self, query_index: Int[Array, " q"], key_index: Int[Array, " k"]) -> Bool[Array, "*batch q k"]:
         """The mask for these queries and keys alone."""
-        return self.rule(query_index[:, None], key_index[None, :], *self.arrays)
+        read = functools.partial(_gathered, query_index, key_index)
+        parts = [_aligned(query_index[:, None], key_index[None, :], *map(read, r.arrays, r.reads)) for r in self.rules]
+        found = [rule.allows(*part) for rule, part in zip(self.rules, parts, strict=True)]
+        return _conjunction(found) if found else jnp.ones((len(query_index), len(key_index)), bool)
 
 
 Mask = MaskRule | Bool[Array, "*batch q k"]
+AXES = {"text": 0, "query": 1, "key": 1, "pair": 2}  # of a text, that what is read of each has
 
 
 def valid_lens_mask(lengths: Int[Array, "*batch"], num_keys: int, *, per_query: bool = False) -> MaskRule:
     """Attend to the first `lengths` keys: `[...] → [..., 1, K]`, or with `per_query` `[..., Q] → [..., Q, K]`."""
     lengths = jnp.asarray(lengths)
     if per_query:
-        return MaskRule(_within_query_length, (lengths,), lengths.shape[-1], num_keys)
-    return MaskRule(_within_length, (lengths,), None, num_keys)
+        return _mask(_within_length, lengths.shape[-1], num_keys, query=(lengths,))
+    return _mask(_within_length, None, num_keys, text=(lengths,))
 
 
 def causal_mask(num_queries: int, num_keys: int, offset: int | Int[Array, "*batch"] = 0) -> MaskRule:
     """Attend to keys at or before the query: k ≤ q + offset, with `offset` keys in a cache before the first query."""
-    return _with_numbers(_causal, (offset,), num_queries, num_keys)
+    return _mask(_causal, num_queries, num_keys, text=(offset,))
 
 
 def window_mask(
     num_queries: int, num_keys: int, window: int | Int[Array, "*batch"], offset: int | Int[Array, "*batch"] = 0
 ) -> MaskRule:
     """Attend to keys at most `window` positions away, on either side: |q + offset − k| ≤ window."""
-    return _with_numbers(_near, (window, offset), num_queries, num_keys)
+    return _mask(_near, num_queries, num_keys, text=(window, offset))
 
 
 def prefix_mask(
     num_queries: int, num_keys: int, prefix: int | Int[Array, "*batch"], offset: int | Int[Array, "*batch"] = 0
 ) -> MaskRule:
     """Attend to the first `prefix` keys, and beyond them to keys at or before the query (prefix language model)."""
-    return _with_numbers(_prefix, (prefix, offset), num_queries, num_keys)
+    return _mask(_prefix, num_queries, num_keys, text=(prefix, offset))
 
 
 def segment_mask(query_segments: Int[Array, "*batch q"], key_segments: Int[Array, "*batch k"]) -> MaskRule:
@@ -75,19 +106,19 @@ def segment_mask(query_segments: Int[Array, "*batch q"], key_segments: Int[Array
     arrays = (jnp.asarray(query_segments), jnp.asarray(key_segments))
     if arrays[0].shape[:-1] != arrays[1].shape[:-1]:
         raise ValueError(f"query_segments {arrays[0].shape} and key_segments {arrays[1].shape} differ in batch axes.")
-    return MaskRule(_same_segment, arrays, arrays[0].shape[-1], arrays[1].shape[-1])
+    return _mask(_same_segment, arrays[0].shape[-1], arrays[1].shape[-1], query=arrays[:1], key=arrays[1:])
 
 
 def keys_mask(valid: Bool[Array, "*batch k"]) -> MaskRule:
     """Attend to the keys that are `valid` (not padding): `[..., K] → [..., 1, K]`."""
-    return MaskRule(_valid, (jnp.asarray(valid),), None, valid.shape[-1])
+    return _mask(_is_true, None, valid.shape[-1], key=(valid,))
 
 
 def near_mask(centre: Float[Array, "*batch q"], window: float, num_keys: int) -> MaskRule:
     """Attend to keys at most `window` positions from each query's centre, which need not be a whole number."""
     if window < 1:
         raise ValueError(f"window={window}: needs 1 or more.")
-    return MaskRule(_near_centre, (jnp.asarray(centre), jnp.asarray(window)), centre.shape[-1], num_keys)
+    return _mask(_near_centre, centre.shape[-1], num_keys, text=(window,), query=(centre,))
 
 
 def with_axes(mask: Mask, count: int) -> Mask:
@@ -95,10 +126,14 @@ def with_axes(mask: Mask, count: int) -> Mask:
 
     A rule stays a rule.
     """
-    axes = tuple(range(-2 - count, -2))
-    if isinstance(mask, MaskRule):
-        return MaskRule(_WithAxes(mask.rule, axes), mask.arrays, mask.num_queries, mask.num_keys)
-    return jnp.expand_dims(mask, axes)
+    if not isinstance(mask, MaskRule):
+        return jnp.expand_dims(mask, tuple(range(-2 - count, -2)))
+
+    def widened(value, of):
+        return value if isinstance(value, int) else jnp.expand_dims(value, range(-AXES[of] - count, -AXES[of]))
+
+    rules = (replace(rule, values=tuple(map(widened, rule.values, rule.reads))) for rule in mask.rules)
+    return replace(mask, rules=tuple(rules))
 
 
 def combine(*masks: Mask | None) -> Mask | None:
@@ -117,15 +152,28 @@ def as_rule(mask: Mask | None, num_queries: int, num_keys: int) -> MaskRule:
     if isinstance(mask, MaskRule):
         return mask
     if mask is None:
-        return MaskRule(_all, (), None, num_keys)
-    return MaskRule(_looked_up, (materialize(mask),), num_queries if mask.shape[-2] > 1 else None, num_keys)
+        return MaskRule((), None, num_keys)
+    array, has_rows, has_columns = materialize(mask), mask.shape[-2] > 1, mask.shape[-1] > 1
+    of = {(0, 0): "text", (1, 0): "query", (0, 1): "key", (1, 1): "pair"}[has_rows, has_columns]
+    array = array[..., slice(None) if has_rows else 0, slice(None) if has_columns else 0]
+    return _mask(_is_true, num_queries if has_rows else None, num_keys, **{of: (array,)})
+
+
+def fitting_rule(mask: Mask | None, scores: tuple[int, ...]) -> MaskRule:
+    """The mask as a rule for scores of this shape. Raises ValueError if it does not fit them."""
+    rule = as_rule(mask, *scores[-2:])
+    block = jax.eval_shape(lambda: rule.block(jnp.arange(1), jnp.arange(1))).shape
+    shape = (*block[:-2], rule.num_queries or 1, rule.num_keys)
+    require_broadcast("mask", shape, "scores", scores)
+    require_batch_count("mask", shape, "scores", scores)
+    return rule
 
 
 class Part(NamedTuple):
     """One of the masks that a mask is the conjunction of: what its constructor says, and with what values.
 
     `kind` is causal, window, lengths (of keys), lengths by query, keys, prefix, segments, near, array, or rule, for a
-    function of the user's own. Whole numbers that were given as such still are. Arrays have the mask's batch axes, and
+    function of the user's own. Plain numbers that were given as such still are. Arrays have the mask's batch axes, and
     then as many of a text as `text_axes` says: `[*batch]`, `[*batch, q]` or `[*batch, k]`.
     """
 
@@ -137,7 +185,7 @@ class Part(NamedTuple):
 def parts(mask: Mask | None) -> tuple[Part, ...]:
     """What a mask is the conjunction of; () where all may attend."""
     if isinstance(mask, MaskRule):
-        return tuple(_parts(mask.rule, mask.arrays))
+        return tuple(Part(_kind(rule), rule.values, tuple(AXES[of] for of in rule.reads)) for rule in mask.rules)
     return () if mask is None else (Part("array", (mask,), (2,)),)
 
 
@@ -199,67 +247,76 @@ def _divide(weights: Array, total: Array) -> Array:
     return weights / jnp.where(total == 0, 1, total)
 
 
-def _trailing(array: Array) -> Array:
-    return array[..., None, None]
+def _mask(allows: Callable, num_queries: int | None, num_keys: int, **arrays: tuple) -> MaskRule:
+    """The mask of one rule, `arrays` by what they are read of."""
+    reads = tuple(of for of, own in arrays.items() for _ in own)
+    values = (value if isinstance(value, int) else jnp.asarray(value) for own in arrays.values() for value in own)
+    return MaskRule((Rule(allows, tuple(values), reads),), num_queries, num_keys)
 
 
-def _within_length(query_index, key_index, lengths):
-    del query_index
-    return _compare(jnp.less, key_index, _trailing(lengths))
+def _within_length(query, key, length):
+    return key < length
 
 
-def _within_query_length(query_index, key_index, lengths):
-    return _compare(jnp.less, key_index, lengths[..., query_index])
+def _causal(query, key, offset):
+    return key - query <= offset
 
 
-def _causal(query_index, key_index, offset):
-    return _compare(jnp.less_equal, key_index - query_index, _trailing(offset))
+def _near(query, key, window, offset):
+    return abs(key - query - offset) <= window
 
 
-def _near(query_index, key_index, window, offset):
-    distance, window = _aligned(_compare(jnp.subtract, key_index - query_index, _trailing(offset)), _trailing(window))
-    return jnp.abs(distance) <= window
+def _prefix(query, key, prefix, offset):
+    return (key < prefix) | (key - query <= offset)
 
 
-def _prefix(query_index, key_index, prefix, offset):
-    within = jnp.broadcast_to(key_index, jnp.broadcast_shapes(query_index.shape, key_index.shape))
-    return _compare(
-        jnp.logical_or, _within_length(query_index, within, prefix), _causal(query_index, key_index, offset)
-    )
+def _same_segment(query, key, query_segment, key_segment):
+    return query_segment == key_segment
 
 
-def _same_segment(query_index, key_index, query_segments, key_segments):
-    return query_segments[..., query_index] == key_segments[..., key_index]
+def _is_true(query, key, truth):
+    return truth
 
 
-def _all(query_index, key_index):
-    return jnp.ones(jnp.broadcast_shapes(query_index.shape, key_index.shape), bool)
+def _near_centre(query, key, window, centre):
+    return abs(key - centre) <= window
 
 
-def _looked_up(query_index, key_index, array):
-    rows, columns = array.shape[-2:]
-    return array[..., jnp.minimum(query_index, rows - 1), jnp.minimum(key_index, columns - 1)]
+# What the constructor of a rule says, by the rule and what it reads.
+_KINDS: dict[tuple[Callable, tuple[str, ...]], str] = {
+    (_causal, ("text",)): "causal",
+    (_near, ("text", "text")): "window",
+    (_within_length, ("text",)): "lengths",
+    (_within_length, ("query",)): "lengths by query",
+    (_is_true, ("key",)): "keys",
+    (_is_true, ("pair",)): "array",
+    (_is_true, ("query",)): "array",
+    (_is_true, ("text",)): "array",
+    (_prefix, ("text", "text")): "prefix",
+    (_same_segment, ("query", "key")): "segments",
+    (_near_centre, ("text", "query")): "near",
+}
 
 
-def _valid(query_index, key_index, valid):
-    del query_index
-    return valid[..., key_index]
+def _kind(rule: Rule) -> str:
+    return _KINDS.get((rule.allows, rule.reads), "rule")
 
 
-def _near_centre(query_index, key_index, centre, window):
-    distance = jnp.subtract(*align_ranks(key_index.astype(centre.dtype), centre[..., query_index]))
-    return jnp.abs(distance) <= window
-
-
-def _compare(operation: Callable, a: Array, b: Array) -> Array:
-    return operation(*_aligned(a, b))
+def _gathered(query_index: Array, key_index: Array, array: Array, of: str) -> Array:
+    """What a rule reads of these queries and keys, as `[..., q or 1, k or 1]`."""
+    if of == "query":
+        return array[..., query_index, None]
+    if of == "key":
+        return array[..., None, key_index]
+    return array[..., query_index[:, None], key_index[None, :]] if of == "pair" else array[..., None, None]
 
 
 def _aligned(*parts: Array) -> tuple[Array, ...]:
     """`align_ranks` of parts that have no batch axes, or as many as the others."""
-    largest = max(parts, key=jnp.ndim)
+    rank = max(map(jnp.ndim, parts))
+    others = np.broadcast_shapes(*(part.shape if part.ndim == rank else part.shape[-2:] for part in parts))
     for part in parts:
-        require_batch_count("mask", jnp.shape(part), "others", jnp.shape(largest))
+        require_batch_count("mask", part.shape, "others", others)
     return align_ranks(*parts)
 
 
@@ -272,100 +329,11 @@ def _conjunction(parts: list[Array]) -> Array:
     return functools.reduce(jnp.logical_and, _aligned(*parts))
 
 
-def _with_numbers(rule: Callable, values: tuple, num_queries: int, num_keys: int) -> MaskRule:
-    """The rule with these values, of which plain numbers stay numbers, so that a backend may know them."""
-    numbers = tuple(value if isinstance(value, int) else None for value in values)
-    arrays = tuple(jnp.asarray(value) for value in values if not isinstance(value, int))
-    return MaskRule(_With(rule, numbers), arrays, num_queries, num_keys)
-
-
-# Of each rule: what its constructor says, and how many axes of a text each of its values has.
-_KINDS: dict[Callable, tuple[str, tuple[int, ...]]] = {
-    _causal: ("causal", (0,)),
-    _near: ("window", (0, 0)),
-    _within_length: ("lengths", (0,)),
-    _within_query_length: ("lengths by query", (1,)),
-    _valid: ("keys", (1,)),
-    _prefix: ("prefix", (0, 0)),
-    _same_segment: ("segments", (1, 1)),
-    _near_centre: ("near", (1, 0)),
-    _looked_up: ("array", (2,)),
-}
-
-
-def _parts(rule: Callable, values: tuple) -> Iterator[Part]:
-    if isinstance(rule, (_All, _With, _WithAxes)):
-        yield from rule.parts(values)
-    elif rule in _KINDS:
-        kind, text_axes = _KINDS[rule]
-        yield Part(kind, values, text_axes)
-    elif rule is not _all:
-        yield Part("rule", values, ())
-
-
-@dataclass(frozen=True)
-class _With:
-    """A rule some of whose values are numbers, None for those that are arrays; equal rules compare equal under jit."""
-
-    rule: Callable
-    numbers: tuple[int | None, ...]
-
-    def __call__(self, query_index, key_index, *arrays):
-        return self.rule(query_index, key_index, *map(jnp.asarray, self._values(arrays)))
-
-    def parts(self, arrays: tuple) -> Iterator[Part]:
-        return _parts(self.rule, self._values(arrays))
-
-    def _values(self, arrays: tuple) -> tuple:
-        remaining = iter(arrays)
-        return tuple(next(remaining) if number is None else number for number in self.numbers)
-
-
-@dataclass(frozen=True)
-class _All:
-    """The conjunction of rules, each with its own number of arrays; equal rules compare equal under jit."""
-
-    rules: tuple[Callable, ...]
-    counts: tuple[int, ...]
-
-    def __call__(self, query_index, key_index, *arrays):
-        return _conjunction([rule(query_index, key_index, *own) for rule, own in self._each(arrays)])
-
-    def parts(self, arrays: tuple) -> Iterator[Part]:
-        return (part for rule, own in self._each(arrays) for part in _parts(rule, own))
-
-    def _each(self, arrays: tuple) -> Iterator[tuple[Callable, tuple]]:
-        """The rules, each with its own arrays."""
-        remaining = iter(arrays)
-        for rule, count in zip(self.rules, self.counts, strict=True):
-            yield rule, tuple(itertools.islice(remaining, count))
-
-
-@dataclass(frozen=True)
-class _WithAxes:
-    """A rule whose masks get axes of size 1; equal rules compare equal under jit."""
-
-    rule: Callable
-    axes: tuple[int, ...]
-
-    def __call__(self, query_index, key_index, *arrays):
-        return jnp.expand_dims(self.rule(query_index, key_index, *arrays), self.axes)
-
-    def parts(self, arrays: tuple) -> Iterator[Part]:
-        for part in _parts(self.rule, arrays):
-            sized = zip(part.values, part.text_axes, strict=True)
-            yield part._replace(values=tuple(self._expanded(value, count) for value, count in sized))
-
-    def _expanded(self, value: Any, text_axes: int) -> Any:
-        """A value with the axes; they are counted from the end of a mask, which has two axes of texts."""
-        return value if isinstance(value, int) else jnp.expand_dims(value, [axis + 2 - text_axes for axis in self.axes])
-
-
 def _combine_rules(masks: tuple[MaskRule, ...]) -> MaskRule:
     sizes = {mask.num_keys for mask in masks}
     lengths = {mask.num_queries for mask in masks} - {None}
     if len(sizes) > 1 or len(lengths) > 1:
         shapes = ", ".join(f"[{mask.num_queries or 1}, {mask.num_keys}]" for mask in masks)
         raise ValueError(f"masks over different queries and keys do not combine: {shapes}.")
-    rule = _All(tuple(mask.rule for mask in masks), tuple(len(mask.arrays) for mask in masks))
-    return MaskRule(rule, sum((mask.arrays for mask in masks), ()), lengths.pop() if lengths else None, sizes.pop())
+    rules = tuple(rule for mask in masks for rule in mask.rules)
+    return MaskRule(rules, lengths.pop() if lengths else None, sizes.pop())

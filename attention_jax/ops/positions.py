@@ -210,7 +210,7 @@ BUILDERS: dict[str, Callable[..., Encoding]] = {
     "rotary": lambda **options: Encoding(
         rotate=lambda params, x, positions: rotate(x, positions, **options), even="head_size"
     ),
-    "alibi": lambda: Encoding(bias=alibi),
+    "alibi": alibi,
     "t5": t5,
     "shaw": shaw,
     "fire": fire,

@@ -1,13 +1,16 @@
 """Position encodings that depend on how far a key is from its query: biases on scores, and Shaw's term on values."""
 
+import dataclasses
+import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.ops.encoding import Encoding, require_least
+from attention_jax.ops.encoding import Encoding, PairBias, require_least
 from attention_jax.ops.shapes import align_ranks
 
 
@@ -49,16 +52,31 @@ def _relative(query_positions: Array, key_positions: Array) -> Array:
     return jnp.subtract(*align_ranks(key_positions[..., None, :], query_positions[..., :, None]))
 
 
-def _distance(query_positions: Array, key_positions: Array) -> Array:
-    """|j − i| as heads see it, `[..., 1, Q, K]`."""
-    return jnp.abs(_relative(query_positions, key_positions)).astype(jnp.float32)[..., None, :, :]
+def by_pair(pairs: Callable[[Any, int], PairBias]) -> Encoding:
+    """The encoding of a bias that is elementwise in two positions."""
+
+    def bias(params, query, query_positions, key_positions):
+        numbers, apply = pairs(params, query.shape[-3])
+        positions = query_positions[..., None, :, None], key_positions[..., None, None, :]
+        *columns, queries, keys = align_ranks(*jnp.moveaxis(numbers, -1, 0)[..., None, None], *positions)
+        return apply(columns, queries, keys)
+
+    return Encoding(bias=bias, pairs=pairs)
 
 
-def alibi(params: Any, query: Array, query_positions: Array, key_positions: Array) -> Array:
-    """−m_h |i − j|."""
-    del params
-    slopes = alibi_slopes(query.shape[-3])[:, None, None]
-    return -jnp.multiply(*align_ranks(slopes, _distance(query_positions, key_positions)))
+def alibi() -> Encoding:
+    """−m_h |i − j| (Press et al. 2022, §3)."""
+    return by_pair(lambda params, heads: PairBias(alibi_slopes(heads)[:, None], _alibi))
+
+
+def _alibi(numbers: Sequence[Array], query_position: Array, key_position: Array) -> Array:
+    (slope,) = numbers
+    return -(slope * _between(query_position, key_position))
+
+
+def _between(query_position: Array, key_position: Array) -> Array:
+    """|j − i|."""
+    return jnp.abs(key_position - query_position).astype(jnp.float32)
 
 
 def t5(bidirectional: bool | None = None, num_buckets: int = 32, max_distance: int = 128) -> Encoding:
@@ -73,14 +91,28 @@ def t5(bidirectional: bool | None = None, num_buckets: int = 32, max_distance: i
         name = "both_ways" if both else "causal"
         return {name: 0.02 * jax.random.normal(key, (num_buckets, spec.heads))}
 
-    def bias(params, query, query_positions, key_positions):
-        del query
+    def opened(params):
         ((name, table),) = params.items()
         asked = {"bidirectional": name == "both_ways", "num_buckets": num_buckets, "max_distance": max_distance}
-        found = table[t5_bucket(_relative(query_positions, key_positions), **asked)]
-        return jnp.moveaxis(found, -1, -3)
+        return table, functools.partial(t5_bucket, **asked)
 
-    return Encoding(init=init, bias=bias)
+    def bias(params, query, query_positions, key_positions):
+        del query
+        table, bucket = opened(params)
+        return jnp.moveaxis(table[bucket(_relative(query_positions, key_positions))], -1, -3)
+
+    def pairs(params, heads):
+        del heads
+        table, bucket = opened(params)
+        return PairBias(table.T, functools.partial(_t5, bucket))
+
+    return Encoding(init=init, bias=bias, pairs=pairs)
+
+
+def _t5(bucket: Callable, numbers: Sequence[Array], query_position: Array, key_position: Array) -> Array:
+    """The number of the bucket, without a gather: the sum of all, each times whether it is the one."""
+    found = bucket(key_position - query_position)
+    return sum((jnp.where(found == index, number, 0.0) for index, number in enumerate(numbers)), jnp.float32(0))
 
 
 def shaw(clip: int = 16) -> Encoding:
@@ -130,16 +162,36 @@ def fire(hidden: int = 32, threshold: float = 16.0) -> Encoding:
 
     def bias(params, query, query_positions, key_positions):
         del query
-        psi = lambda x: jnp.log(jnp.abs(params["c"] * x) + 1)  # noqa: E731
-        distance = jnp.maximum(-_relative(query_positions, key_positions), 0).astype(jnp.float32)
-        least = jnp.abs(params["threshold"] * threshold)
-        scale = jnp.maximum(least, query_positions.astype(jnp.float32))[..., :, None]
-        ratio = jnp.divide(*align_ranks(psi(distance), jnp.maximum(psi(scale), 1e-6)))
+        positions = align_ranks(query_positions[..., :, None], key_positions[..., None, :])
+        ratio = _log_ratio(params["c"], params["threshold"] * threshold, *positions)
         inner = jnp.einsum("...qk,h->...qkh", ratio, params["hidden"])
         features = jax.nn.relu(jnp.add(*align_ranks(inner, params["hidden_bias"])))
         return jnp.moveaxis(features @ params["out"], -1, -3)
 
-    return Encoding(init=init, bias=bias, kinds=("decoder",), is_shared=False)
+    def pairs(params, heads):
+        of_all = params["c"][None], params["threshold"][None] * threshold, params["hidden"], params["hidden_bias"]
+        shared = jnp.concatenate(of_all)
+        numbers = jnp.concatenate([jnp.broadcast_to(shared, (heads, len(shared))), params["out"].T], axis=1)
+        return PairBias(numbers, _fire)
+
+    return Encoding(init=init, bias=bias, pairs=pairs, kinds=("decoder",), is_shared=False)
+
+
+def _fire(numbers: Sequence[Array], query_position: Array, key_position: Array) -> Array:
+    """The network, one hidden unit after another."""
+    c, least, *network = numbers
+    ratio = _log_ratio(c, least, query_position, key_position)
+    size = len(network) // 3
+    units = zip(network[:size], network[size : 2 * size], network[2 * size :], strict=True)
+    return sum((jax.nn.relu(ratio * hidden + bias) * out for hidden, bias, out in units), jnp.float32(0))
+
+
+def _log_ratio(c: Array, least: Array, query_position: Array, key_position: Array) -> Array:
+    """ψ(i − j) / ψ(max(L, i)); keys ahead count as at the query."""
+    psi = lambda x: jnp.log(jnp.abs(c * x) + 1)  # noqa: E731
+    distance = jnp.maximum(query_position - key_position, 0).astype(jnp.float32)
+    scale = jnp.maximum(jnp.abs(least), query_position.astype(jnp.float32))
+    return psi(distance) / jnp.maximum(psi(scale), 1e-6)
 
 
 def kerple(form: str) -> Encoding:
@@ -153,17 +205,26 @@ def kerple(form: str) -> Encoding:
         draw = lambda key, top: jax.random.uniform(key, (spec.heads,), minval=0.1, maxval=top)  # noqa: E731
         return {"r1": draw(one, 2.0), "r2": draw(other, 1.0)}
 
-    def bias(params, query, query_positions, key_positions):
-        del query
-        r1, r2 = (_at_least(1e-2, params[name])[:, None, None] for name in ("r1", "r2"))
-        distance = _distance(query_positions, key_positions)
-        r1, r2, distance = align_ranks(r1, r2, distance)
-        if form == "log":
-            return -r1 * jnp.log1p(r2 * distance)
-        is_near = distance == 0  # a power of 0 has no gradient
-        return jnp.where(is_near, 0.0, -r1 * jnp.where(is_near, 1.0, distance) ** jnp.minimum(r2, 2.0))
+    def pairs(params, heads):
+        del heads
+        numbers = jnp.stack([_at_least(1e-2, params[name]) for name in ("r1", "r2")], axis=-1)
+        return PairBias(numbers, _KERPLE[form])
 
-    return Encoding(init=init, bias=bias)
+    return dataclasses.replace(by_pair(pairs), init=init)
+
+
+def _kerple_log(numbers: Sequence[Array], query_position: Array, key_position: Array) -> Array:
+    r1, r2 = numbers
+    return -r1 * jnp.log1p(r2 * _between(query_position, key_position))
+
+
+def _kerple_power(numbers: Sequence[Array], query_position: Array, key_position: Array) -> Array:
+    (r1, r2), distance = numbers, _between(query_position, key_position)
+    is_near = distance == 0  # a power of 0 has no gradient
+    return jnp.where(is_near, 0.0, -r1 * jnp.where(is_near, 1.0, distance) ** jnp.minimum(r2, 2.0))
+
+
+_KERPLE = {"log": _kerple_log, "power": _kerple_power}
 
 
 def _at_least(bound: float, parameter: Array) -> Array:

@@ -58,7 +58,7 @@ AXES = {
     "encoding": ("none", "rotary", "alibi", "t5", "shaw", "fire", "kerple_log", "kerple_power"),
     "dropout": (0.0, 0.4),
     "dtype": ("float32", "bfloat16"),
-    "backend": ("reference", "chunked:queries=4,keys=3"),
+    "backend": ("reference", "chunked:queries=4,keys=3", "flex:queries=4,keys=3"),
     "mode": ("plain", "cached", "packed", "vmapped"),
 }
 TOLERANCE = {"float32": 3e-4, "bfloat16": 0.1}  # of the largest number of an array
@@ -121,6 +121,7 @@ SETTINGS = ("score", "normalizer", "encoding", "mask")
 CHANGES: dict[str, tuple[dict, ...]] = {
     "reference": ({"mode": "cached"}, {"dropout": 0.4}, {"dtype": "bfloat16"}),
     "chunked": ({"mode": "cached"}, {"mode": "packed"}, {"mode": "vmapped", "dropout": 0.4}, {"dtype": "bfloat16"}),
+    "flex": ({"mode": "cached"}, {"mode": "packed"}, {"mode": "vmapped", "dropout": 0.4}, {"dtype": "bfloat16"}),
 }
 
 

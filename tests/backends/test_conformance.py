@@ -9,12 +9,14 @@ from backends.conformance import AXES, SETTINGS, Cell, acceptance, few, refusal,
 from support import ROOT
 
 from attention_jax.backends import chunked
+from attention_jax.backends.flex import inputs, kernels
+from attention_jax.backends.flex.walks import FULL, PARTIAL
 from attention_jax.modules.attention import KeyValue, MultiHeadAttention
 from attention_jax.ops import masking
 from attention_jax.ops.dropout import drop
 from attention_jax.ops.positions import make_encoding
 
-CHUNKED = AXES["backend"][1]
+_, CHUNKED, FLEX = AXES["backend"]
 PLAIN = Cell("scaled_dot", "softmax", "causal", "none", 0.0, "float32", CHUNKED, "plain")
 
 
@@ -43,8 +45,8 @@ def rotated_value(monkeypatch):
 
 
 def leaking_segment(monkeypatch):
-    def wrong(query_index, key_index, query_segments, key_segments):
-        return query_segments[..., query_index] >= key_segments[..., key_index]
+    def wrong(query, key, query_segment, key_segment):
+        return query_segment >= key_segment
 
     monkeypatch.setattr(masking, "_same_segment", wrong)
     return PLAIN._replace(mode="packed")
@@ -78,6 +80,18 @@ def sink_that_is_never_counted(monkeypatch):
     return PLAIN._replace(normalizer="sink")
 
 
+def partial_block_taken_for_a_full_one(monkeypatch):
+    kinds = inputs.kinds_of
+    monkeypatch.setattr(inputs, "kinds_of", lambda *a: jnp.where(kinds(*a) == PARTIAL, FULL, kinds(*a)))
+    return PLAIN._replace(backend=FLEX)
+
+
+def kernel_that_forgets_a_number_of_the_bias(monkeypatch):
+    vector = kernels._vector
+    monkeypatch.setattr(kernels, "_vector", lambda numbers, like: vector(numbers and numbers[:-1], like))
+    return PLAIN._replace(backend=FLEX, encoding="kerple_log")
+
+
 FAULTS = (
     rotated_value,
     leaking_segment,
@@ -85,6 +99,8 @@ FAULTS = (
     dropped_bias_gradient,
     dropout_by_block,
     sink_that_is_never_counted,
+    partial_block_taken_for_a_full_one,
+    kernel_that_forgets_a_number_of_the_bias,
 )
 
 
@@ -124,8 +140,10 @@ def test_the_docs_carry_what_each_backend_takes():
         ({"normalizer": "sum", "score": "kernel", "encoding": "alibi"}, "a position encoding that adds a bias"),
         (
             {"backend": "fused"},
-            "backend='fused': choose one of reference, chunked, cudnn, triton, flash, splash, tokamax",
+            "backend='fused': choose one of reference, chunked, flex, cudnn, triton, flash, splash, tokamax",
         ),
+        ({"backend": "flex", "normalizer": "sigmoid"}, "backend='flex': this normalizer is no softmax. Choose"),
+        ({"backend": "flex", "encoding": "shaw"}, "this encoding's bias reads more of a query than its position"),
         ({"backend": "chunked:queries=0"}, "queries=0: needs a whole number, 1 or more"),
         ({"backend": "chunked:queries=True"}, "queries=True: needs a whole number, 1 or more"),
     ],

@@ -7,6 +7,7 @@ import pytest
 
 from attention_jax.ops.masking import (
     MaskRule,
+    Rule,
     as_rule,
     causal_mask,
     combine,
@@ -218,7 +219,7 @@ def test_a_mask_says_what_it_is_the_conjunction_of():
         "segments": segment_mask(segments, segments),
         "near": near_mask(jnp.zeros((2, 5)), 2, 5),
         "array": as_rule(jnp.ones((5, 5), bool), 5, 5),
-        "rule": MaskRule(lambda q, k: k <= q, (), 5, 5),
+        "rule": MaskRule((Rule(lambda q, k: k <= q),), 5, 5),
     }
     for kind, mask in every.items():
         assert kinds(mask) == kinds(with_axes(mask, 2)) == [kind]

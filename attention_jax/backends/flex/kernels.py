@@ -1,0 +1,164 @@
+"""The kernels of `flex`: three walks over blocks of queries and keys, made out of functions of one pair.
+
+Forward, a block of queries goes through the blocks of keys with a running peak, sum and pool (Dao 2023, alg. 1). The
+gradients compute the weights of each block again, from the saved logarithm of their sum: one walk over keys for the
+queries and the bias's numbers, one over queries for keys and values (alg. 2). No two instances of a kernel write to one
+place, and each adds its blocks in their order: two runs give the same bits.
+
+A score, a bias and the bend before the exponential are functions of blocks; `jax.vjp` of them, inside the kernel, is
+their gradient.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attention_jax.backends.flex.walks import Inputs, Place, Plan, Walk, run
+from attention_jax.ops.dropout import is_kept, joined
+
+
+def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch q v"], Float[Array, "*batch q 1"]]:
+    """The pooled values, and ln Σ exp of each query's scores: −∞ where it may attend to nothing."""
+    kind, column, value = accumulator(inputs), (plan.sizes.queries, 1), inputs.value
+
+    def start():
+        values = jnp.zeros((plan.sizes.queries, value.shape[-1]), kind)
+        return jnp.full(column, -jnp.inf, kind), jnp.zeros(column, kind), values
+
+    def step(place, block, carried):
+        peak_before, total, values = carried
+        scores = _scores(plan, block, block.query, block.key, block.numbers)
+        scores = _masked(plan, place, block, scores.astype(kind))
+        peak = jnp.maximum(peak_before, jnp.max(scores, axis=-1, keepdims=True))
+        base = jnp.where(peak == -jnp.inf, 0, peak)
+        weights, decay = jnp.exp(scores - base), jnp.exp(peak_before - base)
+        total = total * decay + jnp.sum(weights, axis=-1, keepdims=True)
+        kept = _dropped(plan, place, block, weights).astype(block.value.dtype)
+        return peak, total, values * decay + _product(kept, block.value, (1, 0))
+
+    def finish(carried):
+        peak, total, values = carried
+        divisor = jnp.where(total == 0, 1, total)
+        log_total = jnp.where(total == 0, -jnp.inf, peak + jnp.log(divisor))
+        return (values / divisor).astype(value.dtype), log_total
+
+    values, total = run(plan, Walk("queries", "keys", start, step, finish), inputs)
+    return _joined(values), _joined(total)
+
+
+def of_queries(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch q d"], Float[Array, "*batch 1 n"]]:
+    """The gradients of the queries, and of the bias's numbers: each block's part, and then their sum."""
+    kind, size = accumulator(inputs), inputs.query.shape[-1]
+    width = 1 if inputs.numbers is None else _power_of_2(inputs.numbers.shape[-1])
+
+    def start():
+        return jnp.zeros((plan.sizes.queries, size), kind), jnp.zeros((1, width), kind)
+
+    def step(place, block, carried):
+        block = _upcast(block)
+        read = functools.partial(_scores, plan, block)
+        scores, pull = jax.vjp(lambda query, numbers: read(query, block.key, numbers), block.query, block.numbers)
+        of_query, of_numbers = pull(_gradients(plan, place, block, scores)[1])
+        return carried[0] + of_query, carried[1] + _vector(of_numbers, carried[1])
+
+    of_query, of_numbers = run(plan, Walk("queries", "keys", start, step, lambda carried: carried), inputs)
+    return _joined(of_query), jnp.sum(of_numbers, axis=-3)
+
+
+def of_keys(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch k d"], Float[Array, "*batch k v"]]:
+    """The gradients of the keys and of the values."""
+    kind = accumulator(inputs)
+    sizes = inputs.key.shape[-1], inputs.value.shape[-1]
+
+    def start():
+        return tuple(jnp.zeros((plan.sizes.keys, size), kind) for size in sizes)
+
+    def step(place, block, carried):
+        block = _upcast(block)
+        scores, pull = jax.vjp(lambda key: _scores(plan, block, block.query, key, block.numbers), block.key)
+        kept, of_scores = _gradients(plan, place, block, scores)
+        return carried[0] + pull(of_scores)[0], carried[1] + _product(kept, block.gradient, (0, 0))
+
+    of_key, of_value = run(plan, Walk("keys", "queries", start, step, lambda carried: carried), inputs)
+    return _joined(of_key), _joined(of_value)
+
+
+def accumulator(inputs: Inputs):
+    """The dtype of sums: float32 or more."""
+    return jnp.promote_types(jnp.result_type(inputs.query, inputs.key, inputs.value), jnp.float32)
+
+
+def _upcast(block: Inputs) -> Inputs:
+    """The block with its matrices in the dtype of sums: gradients are not rounded from block to block."""
+    names = ("query", "key", "value", "gradient")
+    return block._replace(**{name: getattr(block, name).astype(accumulator(block)) for name in names})
+
+
+def _joined(of_blocks: Float[Array, "*batch blocks rows columns"]) -> Float[Array, "*batch n columns"]:
+    return of_blocks.reshape(*of_blocks.shape[:-3], -1, of_blocks.shape[-1])
+
+
+def _power_of_2(number: int) -> int:
+    """The power of 2 from the number on: what vectors in kernels for GPUs must have."""
+    return 1 << (number - 1).bit_length()
+
+
+def _scores(plan: Plan, block: Inputs, query: Array, key: Array, numbers: Sequence[Array] | None) -> Array:
+    """The scores of a block, before its mask."""
+    scores = plan.score(query, key)
+    if plan.bias is not None:
+        scores = scores + plan.bias(numbers or (), *block.positions)
+    return plan.bend(scores)
+
+
+def _masked(plan: Plan, place: Place, block: Inputs, scores: Array) -> Array:
+    """The scores, −∞ where the rules forbid; a full block asks no rule."""
+    if not plan.rules:
+        return scores
+
+    def partly(scores):
+        given = zip(plan.rules, block.masks, strict=True)
+        found = (allows(*_indices(plan, place), *arrays) for (allows, _), arrays in given)
+        return jnp.where(functools.reduce(lambda one, other: one & other, found), scores, -jnp.inf)
+
+    return jax.lax.cond(place.is_full, lambda scores: scores, partly, scores)
+
+
+def _gradients(plan: Plan, place: Place, block: Inputs, scores: Array) -> tuple[Array, Array]:
+    """The weights after dropout, and the gradient of the scores."""
+    weights = jnp.exp(_masked(plan, place, block, scores) - block.rows[0])
+    of_weights = _dropped(plan, place, block, _product(block.gradient, block.value, (1, 1)))
+    return _dropped(plan, place, block, weights), weights * (of_weights - block.rows[1])
+
+
+def _dropped(plan: Plan, place: Place, block: Inputs, weights: Array) -> Array:
+    """The weights times dropout's factors, from the indices of queries and keys."""
+    if block.drops is None:
+        return weights
+    query_index, key_index = (index.astype(jnp.uint32) for index in _indices(plan, place))
+    bits = joined(joined(block.drops.bits, query_index + block.drops.first), key_index)
+    return jnp.where(is_kept(bits, block.drops.threshold), weights * block.drops.gain, 0)
+
+
+def _indices(plan: Plan, place: Place) -> tuple[Int[Array, "q 1"], Int[Array, "1 k"]]:
+    queries, keys = plan.sizes
+    return (
+        place.queries * queries + jax.lax.broadcasted_iota(jnp.int32, (queries, 1), 0),
+        place.keys * keys + jax.lax.broadcasted_iota(jnp.int32, (1, keys), 1),
+    )
+
+
+def _product(a: Array, b: Array, contracted: tuple[int, int]) -> Array:
+    kind = jnp.promote_types(b.dtype, jnp.float32)
+    dimensions = (((contracted[0],), (contracted[1],)), ((), ()))
+    return jax.lax.dot_general(a, b, dimensions, preferred_element_type=kind)
+
+
+def _vector(numbers: Sequence[Array] | None, like: Float[Array, "1 n"]) -> Float[Array, "1 n"]:
+    """Scalars as one vector, which kernels cannot stack."""
+    index = jax.lax.broadcasted_iota(jnp.int32, like.shape, 1)
+    each = (jnp.where(index == at, number, 0) for at, number in enumerate(numbers or ()))
+    return sum(each, jnp.zeros_like(like))

@@ -1,0 +1,269 @@
+"""How blocks of queries and keys are walked: along a grid on a TPU, in a loop on a GPU, interpreted on a CPU.
+
+A walk is a reduction over the blocks of one axis for each block of the other. Its functions get and give blocks as
+arrays; where these lie, and who computes them, is decided here, for the device that a program is lowered for.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, Int
+
+EMPTY, PARTIAL, FULL = 0, 1, 2  # no pair of a block may attend; some may; all may
+
+
+class Lengths(NamedTuple):
+    """How many there are along the two axes that are cut into blocks."""
+
+    queries: int
+    keys: int
+
+
+class Plan(NamedTuple):
+    """What kernels are made of: functions and lengths, and no array.
+
+    `score(query, key)` is of blocks, `bend(scores)` what bends them before the exponential, and `bias(numbers, query
+    positions, key positions)` is added. `rules` are (allows, what each of its arrays is read of). `sizes` are those of
+    a block, and `counts` how many blocks there are.
+    """
+
+    score: Callable[[Array, Array], Array]
+    bend: Callable[[Array], Array]
+    bias: Callable[..., Array] | None
+    rules: tuple[tuple[Callable, tuple[str, ...]], ...]
+    batch: tuple[int, ...]
+    sizes: Lengths
+    counts: Lengths
+
+
+class Drops(NamedTuple):
+    """Dropout in a kernel: each text's and head's hashed bits, the first query's index, the threshold and the gain."""
+
+    bits: Any
+    first: Any
+    threshold: Any
+    gain: Any
+
+
+class Inputs(NamedTuple):
+    """What kernels read: arrays whose axes before the last two are the plan's `batch`, or 1; None where there is none.
+
+    Inside a walk's step they are blocks; arrays that have neither queries nor keys are scalars there, `numbers` a tuple
+    of them. `gradient` is that of the values. `rows` are two numbers that gradients need of each query: the logarithm
+    of the sum of its exponentials, and what the gradients of its scores are less.
+    """
+
+    query: Any  # [..., Q, D]
+    key: Any  # [..., K, D]
+    value: Any  # [..., K, V]
+    kinds: Any  # [..., blocks of queries, blocks of keys]
+    masks: Any  # of each rule, arrays [..., Q or 1, K or 1]
+    numbers: Any = None  # [..., 1, n]
+    positions: Any = None  # [..., Q, 1] and [..., 1, K]
+    drops: Drops | None = None
+    gradient: Any = None  # [..., Q, V]
+    rows: Any = None  # [..., Q, 2]
+
+
+# The role of an array → which of its last two axes are cut into blocks, those of "queries" or of "keys".
+CUTS: dict[str, tuple[str | None, str | None]] = {
+    "text": (None, None),
+    "query": ("queries", None),
+    "key": (None, "keys"),
+    "pair": ("queries", "keys"),
+    "features": ("keys", None),  # of a key
+}
+
+
+def roles_of(plan: Plan, inputs: Inputs) -> Inputs:
+    """The role of each array."""
+    roles = Inputs("query", "features", "features", "text", tuple(reads for _, reads in plan.rules))
+    return roles._replace(
+        numbers=None if inputs.numbers is None else "text",
+        positions=inputs.positions and ("query", "key"),
+        drops=inputs.drops and Drops(*["text"] * 4),
+        gradient=None if inputs.gradient is None else "query",
+        rows=None if inputs.rows is None else "query",
+    )
+
+
+class Place(NamedTuple):
+    """Which block of queries and which of keys, and whether all of its pairs may attend."""
+
+    queries: Int[Array, ""]
+    keys: Int[Array, ""]
+    is_full: Any
+
+
+class Walk(NamedTuple):
+    """A reduction over the blocks of the axis `over`, for each block of the other axis, `of`.
+
+    `start()` → what is carried, a tuple of matrices; `step(place, inputs, carried)` → the same after one more block;
+    `finish(carried)` → what a block of `of` gives, a tuple of matrices.
+    """
+
+    of: str
+    over: str
+    start: Callable[[], tuple[Array, ...]]
+    step: Callable[[Place, Inputs, tuple[Array, ...]], tuple[Array, ...]]
+    finish: Callable[[tuple[Array, ...]], tuple[Array, ...]]
+
+
+def run(plan: Plan, walk: Walk, inputs: Inputs) -> tuple[Array, ...]:
+    """What the blocks give: arrays `[*batch, blocks, rows, columns]`. Blocks that are empty are not computed with."""
+    ways = {way: functools.partial(way, plan, walk) for way in WAYS.values()}
+    return jax.lax.platform_dependent(inputs, **{platform: ways[way] for platform, way in WAYS.items()})
+
+
+def _on_grid(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = False) -> tuple[Array, ...]:
+    """The last axis of the grid is walked in order by one core, whose memory holds what is carried."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    order, steps = (walk.of, walk.over), getattr(plan.counts, walk.over)
+    carry, given = _matrices(walk)
+
+    def kernel(references, *written):
+        outputs, carried = written[: len(given)], written[len(given) :]
+        at = {axis: pl.program_id(len(plan.batch) + number) for number, axis in enumerate(order)}
+        kind = references.kinds[at["queries"], at["keys"]]
+
+        @pl.when(at[walk.over] == 0)
+        def _():
+            _write(carried, walk.start())
+
+        @pl.when(kind != EMPTY)
+        def _():
+            block = _loaded(plan, references, lambda role, reference, columns: reference[:, columns])
+            _write(carried, walk.step(Place(**at, is_full=kind == FULL), block, _held(carried)))
+
+        @pl.when(at[walk.over] == steps - 1)
+        def _():
+            _write(outputs, walk.finish(_held(carried)))
+
+    in_order = [pltpu.PARALLEL] * (len(plan.batch) + 1) + [pltpu.ARBITRARY]
+    return pl.pallas_call(
+        kernel,
+        _out_shapes(plan, walk),
+        grid=(*plan.batch, getattr(plan.counts, walk.of), steps),
+        in_specs=[_specs(plan, inputs, order, pltpu.SMEM)],
+        out_specs=_out_specs(plan, walk),
+        scratch_shapes=[pltpu.VMEM(matrix.shape, matrix.dtype) for matrix in carry],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=in_order),
+        interpret=is_interpreted,
+    )(inputs)
+
+
+def _in_loop(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = False) -> tuple[Array, ...]:
+    """Each instance of the kernel walks the axis in a loop; what is carried are the loop's values."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    size, steps = getattr(plan.sizes, walk.over), getattr(plan.counts, walk.over)
+
+    def kernel(references, *outputs):
+        one = pl.program_id(len(plan.batch))
+
+        def body(other, carried):
+            at = {walk.of: one, walk.over: other}
+            kind = references.kinds[at["queries"], at["keys"]]
+            here = pl.ds(other * size, size)
+
+            def read(role, reference, columns):
+                is_walked = [axis == walk.over for axis in CUTS[role]]
+                return reference[here if is_walked[0] else slice(None), here if is_walked[1] else columns]
+
+            def step(carried):
+                return walk.step(Place(**at, is_full=kind == FULL), _loaded(plan, references, read), carried)
+
+            return jax.lax.cond(kind != EMPTY, step, lambda carried: carried, carried)
+
+        _write(outputs, walk.finish(jax.lax.fori_loop(0, steps, body, walk.start())))
+
+    return pl.pallas_call(
+        kernel,
+        _out_shapes(plan, walk),
+        grid=(*plan.batch, getattr(plan.counts, walk.of)),
+        in_specs=[_specs(plan, inputs, (walk.of,), None)],
+        out_specs=_out_specs(plan, walk),
+        compiler_params=triton.CompilerParams(),
+        interpret=is_interpreted,
+    )(inputs)
+
+
+def _interpreted(plan: Plan, walk: Walk, inputs: Inputs) -> tuple[Array, ...]:
+    return _on_grid(plan, walk, inputs, is_interpreted=True)
+
+
+WAYS: dict[str, Callable[[Plan, Walk, Inputs], tuple[Array, ...]]] = {
+    "cpu": _interpreted,
+    "tpu": _on_grid,
+    "cuda": _in_loop,
+}
+
+
+def _loaded(plan: Plan, references: Inputs, read: Callable[[str, Any, Any], Array]) -> Inputs:
+    """The blocks of a step, read by `read(role, reference, columns)`."""
+    roles = roles_of(plan, references)
+    plain, of_plain = (record._replace(kinds=None, numbers=None, rows=None) for record in (references, roles))
+    block = jax.tree.map(
+        lambda role, reference: reference[0, 0] if role == "text" else read(role, reference, slice(None)),
+        of_plain,
+        plain,
+    )
+    if references.numbers is not None:
+        block = block._replace(numbers=tuple(references.numbers[0, n] for n in range(references.numbers.shape[-1])))
+    if references.rows is not None:
+        block = block._replace(rows=tuple(read(roles.rows, references.rows, slice(n, n + 1)) for n in range(2)))
+    return block
+
+
+def _held(references) -> tuple[Array, ...]:
+    return tuple(reference[...] for reference in references)
+
+
+def _write(references, arrays) -> None:
+    for reference, array in zip(references, arrays, strict=True):
+        reference[...] = array.astype(reference.dtype)
+
+
+def _specs(plan: Plan, inputs: Inputs, order: tuple[str, ...], scalars: Any) -> Inputs:
+    """Which block of each array an instance of a kernel gets; `scalars` is the memory of arrays that are not cut."""
+    from jax.experimental import pallas as pl
+
+    axes = len(plan.batch)
+
+    def spec(role, array):
+        cuts = [axis if axis in order else None for axis in CUTS[role]]
+        block = [
+            getattr(plan.sizes, axis) if axis else whole for axis, whole in zip(cuts, array.shape[-2:], strict=True)
+        ]
+
+        def index(*ids):
+            own = (place if size > 1 else 0 for place, size in zip(ids[:axes], array.shape[:axes], strict=True))
+            return *own, *(ids[axes + order.index(axis)] if axis else 0 for axis in cuts)
+
+        memory = scalars if role == "text" else None
+        return pl.BlockSpec((*[None] * axes, *block), index, memory_space=memory)
+
+    return jax.tree.map(spec, roles_of(plan, inputs), inputs)
+
+
+def _matrices(walk: Walk) -> tuple:
+    """The shapes of what is carried, and of what a block gives."""
+    return jax.eval_shape(walk.start), jax.eval_shape(lambda: walk.finish(walk.start()))
+
+
+def _out_shapes(plan: Plan, walk: Walk) -> tuple[jax.ShapeDtypeStruct, ...]:
+    count = getattr(plan.counts, walk.of)
+    return tuple(jax.ShapeDtypeStruct((*plan.batch, count, *m.shape), m.dtype) for m in _matrices(walk)[1])
+
+
+def _out_specs(plan: Plan, walk: Walk) -> tuple:
+    """An instance of a kernel writes what its own block gives."""
+    from jax.experimental import pallas as pl
+
+    one = len(plan.batch) + 1
+    return tuple(pl.BlockSpec((*[None] * one, *m.shape), lambda *ids: (*ids[:one], 0, 0)) for m in _matrices(walk)[1])
