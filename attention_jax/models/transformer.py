@@ -184,7 +184,7 @@ class Transformer(Layered, kw_only=True):
         layers = self.each("decoders", self.decoders)
         projected = Projected(tuple(layer.project_memory(memory.encoded) for layer in layers), memory.lengths)
         lanes = jnp.zeros((len(memory.lengths), max_length), jnp.int32)
-        return Cache(projected, lanes, jnp.zeros((), jnp.int32), (empty,) * self.decoder_layers)
+        return Cache(projected, lanes, jnp.zeros(len(lanes), jnp.int32), (empty,) * self.decoder_layers)
 
     def step(
         self, tokens: Int[Array, "batch *texts"], cache: Cache, edits: Edits = NO_EDITS
@@ -197,7 +197,7 @@ class Transformer(Layered, kw_only=True):
         require_gates(edits)
         texts_BxG = tokens.reshape(len(tokens), -1)
         self.require_texts(texts_BxG.shape[-1])
-        valid, room, cursor = jnp.ones_like(texts_BxG, bool), cache.state.shape[-1], cache.cursor.reshape(-1, 1)
+        valid, room, cursor = jnp.ones_like(texts_BxG, bool), cache.state.shape[-1], cache.cursor[:, None]
         lanes_BxGxR = _with_own_lanes(cache.state.reshape(*texts_BxG.shape, room), cursor)
         reading, written = _of_own(lanes_BxGxR, cursor), []
         x = self._embed(self.target_embedding, texts_BxG, "decoder", reading.positions.queries, None)
@@ -264,13 +264,13 @@ class Transformer(Layered, kw_only=True):
         return over_features(logits)
 
 
-def _with_own_lanes(lanes_BxGxR: Int[Array, "batch texts room"], cursor: Int[Array, "#batch 1"]) -> Array:
+def _with_own_lanes(lanes_BxGxR: Int[Array, "batch texts room"], cursor: Int[Array, "batch 1"]) -> Array:
     """The lanes with each text's own at the time of its next token."""
     is_now = jnp.arange(lanes_BxGxR.shape[-1])[None, None] == cursor[..., None]
     return jnp.where(is_now, jnp.arange(lanes_BxGxR.shape[-2])[None, :, None], lanes_BxGxR)
 
 
-def _of_own(lanes_BxGxR: Int[Array, "batch texts room"], cursor: Int[Array, "#batch 1"]) -> Reading:
+def _of_own(lanes_BxGxR: Int[Array, "batch texts room"], cursor: Int[Array, "batch 1"]) -> Reading:
     """How the next token of every text reads the cache: what its own text has written, up to that token."""
     _, texts, room = lanes_BxGxR.shape
     time, lane = jnp.divmod(jnp.arange(room * texts), texts)

@@ -221,25 +221,26 @@ class Reading(NamedTuple):
         return out, (read, heads)
 
 
-def into_cache(held: KeyValue, first: Int[Array, "*batch"]) -> Callable[[KeyValue], KeyValue]:
-    """A function that writes the keys and values of new tokens into a cache, from an entry on, each text's or all's.
+def into_cache(held: KeyValue, first: Int[Array, " batch"]) -> Callable[[KeyValue], KeyValue]:
+    """A function that writes the keys and values of new tokens into a cache, from each text's entry on.
 
-    Tokens that the cache has no room for are left out where texts differ; where they do not, there must be room.
+    Tokens that the cache has no room for are left out. Where all texts write at one place, nothing else is touched.
     """
-    if first.ndim == 0:
-        return lambda new: jax.tree.map(lambda h, n: jax.lax.dynamic_update_slice_in_dim(h, n, first, -2), held, new)
-    index_BxR = jnp.arange(held.key.shape[-2])[None] - first[:, None]  # of the new token for each entry of the cache
-
-    def written(new_BxNxTxF, held_BxNxRxF):
-        count = new_BxNxTxF.shape[-2]
-        is_new = (index_BxR >= 0) & (index_BxR < count)
-        if count > 1:
-            index = jnp.clip(index_BxR, 0, count - 1)[:, None, :, None]
-            new_BxNxTxF = jnp.take_along_axis(new_BxNxTxF, index, axis=-2)
-        return jnp.where(is_new[:, None, :, None], new_BxNxTxF, held_BxNxRxF)
+    room, place = held.key.shape[-2], first[0]
 
     def join(new):
-        return KeyValue(*map(written, new, held))
+        count = new.key.shape[-2]
+        agree = jnp.all(first == place) & (place + count <= room)
+        return jax.lax.cond(agree, together, functools.partial(apart, count), new, held)
+
+    def together(new, held):
+        return jax.tree.map(lambda n, h: jax.lax.dynamic_update_slice_in_dim(h, n, place, -2), new, held)
+
+    def apart(count, new, held):
+        index_BxR = jnp.arange(room)[None] - first[:, None]  # of the new token for each entry of the cache
+        is_new = ((index_BxR >= 0) & (index_BxR < count))[:, None, :, None]
+        index = jnp.clip(index_BxR, 0, count - 1)[:, None, :, None]
+        return jax.tree.map(lambda n, h: jnp.where(is_new, jnp.take_along_axis(n, index, axis=-2), h), new, held)
 
     return join
 

@@ -8,16 +8,16 @@ from jaxtyping import Array, Float, Int
 
 
 class Cache(NamedTuple):
-    """A pytree whose leaves all have the batch first, but for a cursor that all texts share.
+    """A pytree whose leaves all have the batch first.
 
-    `memory` comes from the encoder, and is only read. `state` is each hypothesis's own, and `cursor` counts the tokens
-    that it has read: `[batch]`, or one number where all texts have read as many, which is faster. `history` has what is
-    kept of every token that was read, and is only added to. The hypotheses of a sentence share memory and history.
+    `memory` comes from the encoder, and is only read. `state` is each hypothesis's own. `cursor` counts the tokens that
+    a sentence's hypotheses have read. `history` has what is kept of every token that was read, and is only added to.
+    The hypotheses of a sentence share memory and history.
     """
 
     memory: Any
     state: Any
-    cursor: Int[Array, "*batch"]
+    cursor: Int[Array, " batch"]
     history: Any = None
 
 
@@ -32,7 +32,7 @@ def side_by_side(cache: Cache, texts: int) -> Cache:
     return cache._replace(state=state, history=history)
 
 
-def within_room(x: Float[Array, "batch ..."], cursor: Int[Array, "*batch"], room: int) -> Float[Array, "batch ..."]:
+def within_room(x: Float[Array, "batch ..."], cursor: Int[Array, " batch"], room: int) -> Float[Array, "batch ..."]:
     """x for texts whose next token fits into the cache, and NaN for the others, which would be wrong."""
     return jnp.where((cursor < room).reshape(-1, *(1,) * (x.ndim - 1)), x, jnp.nan)
 

@@ -16,17 +16,19 @@ Self-attention of six three-dimensional tokens, by plain dot products:
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.kernels import kernel_weights
-from attention_jax.ops.masking import Mask
+from attention_jax.ops.masking import Mask, as_rule
 from attention_jax.ops.normalizing import make_normalizer
 from attention_jax.ops.scoring import Score, make_score, scaled_dot
 from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_same_size
 
+PAIRS = 2**22  # of queries and keys, whose kernels are computed at once
 Values = Float[Array, "*batch q v"]
 Weights = Float[Array, "*batch q k"]
 
@@ -123,9 +125,33 @@ def kernel_regression(
     mask: Mask | None = None,
     empty: str = "mean",
 ) -> Values:
-    """The Nadaraya–Watson estimate Σ_i v_i K(u_i) / Σ_j K(u_j), u_i = ‖q − k_i‖ / width."""
+    """The Nadaraya–Watson estimate Σ_i v_i K(u_i) / Σ_j K(u_j), u_i = ‖q − k_i‖ / width.
+
+    Of many pairs the weights of a block of queries are in memory at a time, and gradients compute them again.
+    """
     _require_pairs(key, value)
-    return pool(kernel_weights(query, key, kernel, width, mask, empty), value)
+
+    def estimate(query, mask):
+        return pool(kernel_weights(query, key, kernel, width, mask, empty), value)
+
+    size = max(PAIRS // max(key.shape[-2], 1), 1)
+    return estimate(query, mask) if query.shape[-2] <= size else _in_blocks(estimate, query, mask, key.shape[-2], size)
+
+
+def _in_blocks(estimate: Callable, query: Array, mask: Mask | None, num_keys: int, size: int) -> Values:
+    """`estimate(query, mask)` of all queries, `size` of them at a time; the last block is padded."""
+    length = query.shape[-2]
+    index = jnp.arange(-(-length // size) * size).reshape(-1, size)
+    rule = None if mask is None else as_rule(mask, length, num_keys)
+
+    @jax.checkpoint
+    def of_block(index):
+        rows = jnp.minimum(index, length - 1)
+        allowed = None if rule is None else rule.block(rows, jnp.arange(num_keys))
+        return estimate(jnp.take(query, rows, axis=-2), allowed)
+
+    found = jnp.moveaxis(jax.lax.map(of_block, index), 0, -3)  # [..., blocks, q, V]
+    return found.reshape(*found.shape[:-3], -1, found.shape[-1])[..., :length, :]
 
 
 def pool(weights: Weights, value: Float[Array, "*#batch k v"]) -> Values:

@@ -1,6 +1,7 @@
 """Attention pooling: the worked example, the identities that tie the subject together, refusals."""
 
 import doctest
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -200,3 +201,24 @@ def test_a_query_with_no_neighbour_gets_a_stated_answer_with_a_finite_gradient(k
         assert float(answer[0, 0]) == pytest.approx(1.5 if kernel in ("gaussian", "constant") else expected)
     gradient = jax.grad(lambda w: kernel_regression(query, key, value, kernel=kernel, width=w).sum())(1.0)
     assert np.isfinite(gradient)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernel_regression_in_blocks_of_queries_is_that_of_all_at_once(monkeypatch, kernel):
+    draw = np.random.default_rng(0)
+    query, key, value = (jnp.asarray(draw.normal(size=(3, n, 2)), jnp.float32) for n in (11, 7, 7))
+    masks = (None, causal_mask(11, 7), jnp.asarray(draw.random((3, 11, 7)) < 0.5))
+    estimate = lambda mask: jax.value_and_grad(  # noqa: E731
+        lambda *arrays: jnp.sum(jnp.sin(kernel_regression(*arrays, kernel=kernel, mask=mask))), argnums=(0, 1, 2)
+    )(query, key, value)
+    at_once = [estimate(mask) for mask in masks]
+    monkeypatch.setattr(pooling, "PAIRS", 4 * 7)
+    for mask, expected in zip(masks, at_once, strict=True):
+        found = estimate(mask)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+
+
+def test_kernel_regression_of_many_pairs_holds_few_of_them():
+    points, estimate = jax.ShapeDtypeStruct((50_000, 1), jnp.float32), functools.partial(kernel_regression, width=0.1)
+    memory = jax.jit(estimate).lower(points, points, points).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 64e6  # all pairs are 10 GB
