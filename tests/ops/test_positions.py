@@ -36,23 +36,6 @@ def bias_of(name, query_positions, key_positions, spec=SPEC, key=0):
     return encoding.bias(params, query, jnp.asarray(query_positions)[None], jnp.asarray(key_positions)[None])
 
 
-@pytest.mark.parametrize("name", BIASED)
-@pytest.mark.parametrize("is_causal", [True, False])
-def test_a_bias_by_pairs_is_the_bias(name, is_causal):
-    encoding, spec = ENCODINGS[name], SPEC._replace(is_causal=is_causal)
-    if encoding.pairs is None:
-        assert "shaw" in name  # its bias reads the query
-        return
-    queries, keys = [4, 0, 9, 15], [0, 3, 15]
-    numbers, apply = encoding.pairs(encoding.init(jax.random.key(0), spec), spec.heads)
-    wanted = bias_of(name, queries, keys, spec)[0]
-    for head in range(spec.heads):
-        for row, query in enumerate(queries):
-            for column, key in enumerate(keys):
-                found = apply(tuple(numbers[head]), jnp.array(query), jnp.array(key))
-                np.testing.assert_allclose(found, wanted[head, row, column], rtol=1e-5, atol=1e-6)
-
-
 def test_a_shift_rotates_every_pair_of_a_sinusoid():
     """(sin(i + δ)ω, cos(i + δ)ω) is (sin iω, cos iω) turned by δω, for every frequency (§3.5)."""
     width, shift = 16, 7
