@@ -46,7 +46,7 @@ def _depth(jaxpr: core.Jaxpr) -> int:
     ready: dict[Any, int] = {}
     for equation in jaxpr.eqns:
         start = max((ready.get(var, 0) for var in equation.invars if not isinstance(var, core.Literal)), default=0)
-        own = max((_depth(inner) for inner in _inner(equation.params)), default=1)
+        own = max((_depth(jaxpr) for jaxpr in inner(equation.params)), default=1)
         own *= equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         ready |= dict.fromkeys(equation.outvars, start + own)
     return max((ready.get(var, 0) for var in jaxpr.outvars if not isinstance(var, core.Literal)), default=0)
@@ -59,10 +59,10 @@ def _count(jaxpr: core.Jaxpr) -> float:
 def _count_equation(equation: core.JaxprEqn) -> float:
     if equation.primitive.name == "dot_general":
         return _dot_general(equation)
-    inner = [_count(jaxpr) for jaxpr in _inner(equation.params)]
+    counts = [_count(jaxpr) for jaxpr in inner(equation.params)]
     if equation.primitive.name == "cond":
-        return max(inner)
-    return sum(inner) * equation.params.get("length", 1) if equation.primitive.name == "scan" else sum(inner)
+        return max(counts)
+    return sum(counts) * equation.params.get("length", 1) if equation.primitive.name == "scan" else sum(counts)
 
 
 def _dot_general(equation: Any) -> float:
@@ -71,7 +71,8 @@ def _dot_general(equation: Any) -> float:
     return 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
 
 
-def _inner(params: dict) -> list[core.Jaxpr]:
+def inner(params: dict) -> list[core.Jaxpr]:
+    """The jaxprs inside of an equation, by its parameters."""
     found = []
     for value in params.values():
         for item in value if isinstance(value, (tuple, list)) else (value,):

@@ -1,15 +1,17 @@
 """Decoding in CTranslate2, to be measured beside the project's own: the same model, the same sentences, one process.
 
-    python ctranslate2_decode.py --model=FILE.npz --batch=64 --beams=1 --length=20
+    echo | python ctranslate2_decode.py --model=FILE.npz --batch=64 --beams=1 --length=20
 
 FILE.npz has the parameters of the project's Transformer by their paths (`encoder_0/self_attention/query`), and beside
 them `sources`, ids [sentences, words] without padding, and `heads`. Every translation is forced to `length` words.
-Prints one JSON object: words a second, the median over repeats, and the ids of the first sentences' translations.
+Prints a JSON object for every line of standard input: words a second, the median over the repeats of so many seconds,
+and the ids of the first sentences' translations.
 """
 
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 
@@ -18,7 +20,6 @@ import numpy as np
 from ctranslate2.specs import common_spec, transformer_spec
 
 PADDING, BEGIN, END = 0, 1, 2
-THREADS = 2
 
 
 class Weights:
@@ -109,37 +110,34 @@ def name_of(index):
 
 
 def measure(translator, sources, asked):
-    """Words a second of every repeat, and the last translations."""
+    """The median of words a second over repeats, and the last translations."""
     options = {"beam_size": asked.beams, "max_decoding_length": asked.length, "min_decoding_length": asked.length}
     rates: list[float] = []
     found, until = [], time.perf_counter() + asked.seconds
-    translator.translate_batch(sources, max_batch_size=len(sources), **options)
-    while len(rates) < 5 or time.perf_counter() < until:
+    while len(rates) < 3 or time.perf_counter() < until:
         started = time.perf_counter()
         found = translator.translate_batch(sources, max_batch_size=len(sources), **options)
         rates.append(sum(len(one.hypotheses[0]) for one in found) / (time.perf_counter() - started))
-    return rates, found
+    return statistics.median(rates), found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
-    for name, default in (("batch", 64), ("beams", 1), ("length", 20)):
+    for name, default in (("batch", 64), ("beams", 1), ("length", 20), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--seconds", type=float, default=10.0)
     asked = parser.parse_args()
     arrays = dict(np.load(asked.model))
     with tempfile.TemporaryDirectory() as folder:
         convert(arrays, folder)
-        translator = ctranslate2.Translator(folder, compute_type="float32", intra_threads=THREADS)
+        translator = ctranslate2.Translator(folder, compute_type="float32", intra_threads=asked.threads)
         sources = [[name_of(index) for index in row] for row in arrays["sources"][: asked.batch].tolist()]
-        rates, found = measure(translator, sources, asked)
-    result = {
-        "peer": f"CTranslate2 {ctranslate2.__version__}, float32",
-        "words_per_second": statistics.median(rates),
-        "first": [[int(word) for word in one.hypotheses[0]] for one in found[:4]],
-    }
-    print(json.dumps(result))
+        for _ in sys.stdin:
+            rate, found = measure(translator, sources, asked)
+            first = [[int(word) for word in one.hypotheses[0]] for one in found[:4]]
+            result = {"version": ctranslate2.__version__, "words_per_second": rate, "first": first}
+            print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

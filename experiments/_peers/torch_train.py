@@ -1,16 +1,18 @@
-"""Training in PyTorch, to be measured beside the project's own: one process, which prints one JSON object.
+"""Training in PyTorch, to be measured beside the project's own: a JSON object for every line of standard input.
 
-    python torch_train.py --batches=FILE.npz --model=transformer --width=256 --layers=3 --heads=8 --feed_forward=512
+    echo | python torch_train.py --batches=FILE.npz --model=transformer --width=256 --layers=3 --heads=8
 
 FILE.npz has the padded ids of sentence pairs, `source` and `target` [pairs, length] with 0 as padding, and the sizes of
 both vocabularies, `vocabularies`. The step is Adam's on the mean cross entropy of target tokens, with dropout and
-gradients clipped at norm 1. Rates are target tokens a second: the median of steps after the first quarter.
+gradients clipped at norm 1. Rates are target tokens a second: the median of the steps of so many seconds, which go on
+where those of the line before ended.
 """
 
 import argparse
 import json
 import math
 import statistics
+import sys
 import time
 
 import numpy as np
@@ -87,26 +89,37 @@ def sinusoids(length, width):
 MODELS = {"bahdanau": Bahdanau, "transformer": Transformer}
 
 
-def train(asked):
-    """Rates of steps until time is up, and the model."""
-    data = np.load(asked.batches)
-    source, target = (torch.from_numpy(data[side].astype(np.int64)) for side in ("source", "target"))
-    sizes = {name: getattr(asked, name) for name in ("width", "layers", "rate", "heads", "feed_forward")}
-    model = MODELS[asked.model](tuple(data["vocabularies"].tolist()), **sizes)
-    forward = torch.compile(model) if asked.compile else model
-    optimizer = torch.optim.Adam(model.parameters(), lr=asked.learning_rate)
-    rates: list[float] = []
-    batches, until = iter(()), time.perf_counter() + asked.seconds
-    while len(rates) < 8 or time.perf_counter() < until:
-        rows = next(batches, None)
+class Training:
+    """A model, and the batches that it has not read."""
+
+    def __init__(self, asked):
+        data = np.load(asked.batches)
+        self.source, self.target = (torch.from_numpy(data[side].astype(np.int64)) for side in ("source", "target"))
+        sizes = {name: getattr(asked, name) for name in ("width", "layers", "rate", "heads", "feed_forward")}
+        self.model = MODELS[asked.model](tuple(data["vocabularies"].tolist()), **sizes)
+        self.forward = torch.compile(self.model) if asked.compile else self.model
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=asked.learning_rate)
+        self.batch, self.batches = asked.batch, iter(())
+
+    def rate(self, seconds):
+        """The median rate of the steps of so many seconds, of full batches alone."""
+        rates: list[float] = []
+        until = time.perf_counter() + seconds
+        while len(rates) < 5 or time.perf_counter() < until:
+            rows = self.next_rows()
+            if len(rows) == self.batch:
+                started = time.perf_counter()
+                tokens = step(self.model, self.forward, self.optimizer, self.source[rows], self.target[rows])
+                rates.append(tokens / (time.perf_counter() - started))
+        return statistics.median(rates)
+
+    def next_rows(self):
+        """The rows of the next batch; each epoch draws its order anew."""
+        rows = next(self.batches, None)
         if rows is None:
-            batches = iter(torch.randperm(len(source)).split(asked.batch))
-            continue
-        started = time.perf_counter()
-        tokens = step(model, forward, optimizer, source[rows], target[rows])
-        if len(rows) == asked.batch:
-            rates.append(tokens / (time.perf_counter() - started))
-    return rates, model
+            self.batches = iter(torch.randperm(len(self.source)).split(self.batch))
+            rows = next(self.batches)
+        return rows
 
 
 def step(model, forward, optimizer, source, target):
@@ -125,20 +138,25 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", required=True)
     parser.add_argument("--model", choices=MODELS, required=True)
-    for name, default in (("width", 32), ("layers", 2), ("heads", 4), ("feed_forward", 64), ("batch", 64)):
+    for name, default in (
+        ("width", 32),
+        ("layers", 2),
+        ("heads", 4),
+        ("feed_forward", 64),
+        ("batch", 64),
+        ("threads", 2),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
-    for name, value in (("rate", 0.1), ("learning_rate", 0.005), ("seconds", 15.0)):
+    for name, value in (("rate", 0.1), ("learning_rate", 0.005), ("seconds", 10.0)):
         parser.add_argument(f"--{name}", type=float, default=value)
-    parser.add_argument("--compile", action="store_true", help="through torch.compile")
+    parser.add_argument("--compile", type=int, default=0, help="1: through torch.compile")
     asked = parser.parse_args()
     torch.manual_seed(0)
-    rates, model = train(asked)
-    found = {
-        "peer": f"PyTorch {torch.__version__}, {'compiled' if asked.compile else 'eager'}",
-        "tokens_per_second": statistics.median(rates[len(rates) // 4 :]),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-    }
-    print(json.dumps(found))
+    torch.set_num_threads(asked.threads)
+    training = Training(asked)
+    of_model = {"version": torch.__version__, "parameters": sum(p.numel() for p in training.model.parameters())}
+    for _ in sys.stdin:
+        print(json.dumps({"tokens_per_second": training.rate(asked.seconds), **of_model}), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Request
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.tasks.translation.model import build, init
-from configs import kernel_regression, language_model, nmt, positional_encoding, sequence_layers
+from configs import benchmark, kernel_regression, language_model, nmt, positional_encoding, sequence_layers
 
 TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
 TRANSLATION = list(dict.fromkeys(TRANSLATION))
@@ -41,6 +41,7 @@ LATER = (
 )  # fmt: skip
 RUN = [pytest.param(*pair, marks=[pytest.mark.slow] if pair[1] in LATER else []) for pair in VARIANTS]
 DESCRIBED = [
+    ("benchmark", "all"),
     ("kernel_regression", "blobs"),
     pytest.param("language_model", "gpt2_small,bytes", marks=pytest.mark.slow),
     ("nmt", "bahdanau,embedded"),
@@ -49,6 +50,7 @@ DESCRIBED = [
     ("sequence_layers", "costs"),
 ]
 FILES = {
+    "benchmark": benchmark,
     "kernel_regression": kernel_regression,
     "language_model": language_model,
     "nmt": nmt,
@@ -213,7 +215,7 @@ def test_a_configs_docstring_opens_with_the_command_that_runs_it(path):
     assert f"python launch.py --config=configs/{path.name}" in path.read_text(encoding="utf-8").split('"""')[1]
 
 
-@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+@pytest.mark.parametrize(("name", "variant"), [*VARIANTS, ("benchmark", "all")])
 def test_a_config_holds_no_lists_and_no_none(name, variant):
     values = flatten(FILES[name].get_config(variant).to_dict()).values()
     assert not [value for value in values if value is None or isinstance(value, list)]

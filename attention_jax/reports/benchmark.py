@@ -1,0 +1,36 @@
+"""The figure of a benchmark: how cost grows, beside what is expected."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attention_jax.reports.figures import PALETTE, Figure, new_figure, save
+
+COLUMNS = 4
+SPREAD = 2  # room below and above what was measured
+
+
+def growths(found: Sequence[Mapping[str, Any]], path: Path) -> Figure:
+    """A panel a growth on logarithmic axes: what was measured, and a line with the expected exponent."""
+    rows = math.ceil(len(found) / COLUMNS)
+    figure, axes = new_figure(rows, COLUMNS, 3.0, 2.6)
+    for axis, growth in zip(axes.flat, found, strict=False):
+        sizes, values = (np.array(growth[name], float) for name in ("sizes", "values"))
+        axis.loglog(sizes, values, marker="o", markersize=3, color=PALETTE[0], label="measured")
+        line = math.exp(np.mean(np.log(values) - growth["expected"] * np.log(sizes))) * sizes ** growth["expected"]
+        axis.loglog(sizes, line, linestyle="--", linewidth=1, color="grey", label="expected")
+        axis.set_title("\n".join(growth["what"].split(": ")), fontsize=8)
+        axis.set_xlabel(growth["of"])
+        axis.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
+        axis.minorticks_off()
+        axis.set_ylim(min(values) / SPREAD, max(values) * SPREAD)
+        axis.grid(alpha=0.3)
+        p, low, high = growth["exponent"]
+        axis.text(0.05, 0.9, f"{p:.2f} [{low:.2f}, {high:.2f}], expected {growth['expected']}", fontsize=7,
+                  transform=axis.transAxes)  # fmt: skip
+    for axis in axes.flat[len(found) :]:
+        axis.set_visible(False)
+    return save(figure, path, "How cost grows: measured (points) and expected (dashed), with fitted exponents.")

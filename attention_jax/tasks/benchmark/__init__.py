@@ -1,0 +1,1 @@
+"""Speed, measured side by side: the project's programs and their peers in turn, a value a round."""

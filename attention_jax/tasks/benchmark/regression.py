@@ -1,0 +1,63 @@
+"""Kernel regression of many points: seconds and memory beside NumPy, a block of queries at a time."""
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from ml_collections import ConfigDict
+
+from attention_jax.ops.pooling import kernel_regression
+from attention_jax.tasks.benchmark.memory import peak_megabytes
+from attention_jax.tasks.benchmark.rounds import Row, in_turn
+from attention_jax.tasks.benchmark.tools import Tools
+
+Points = Float[np.ndarray, "n 1"]
+KERNELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of the distances of a block, in units of the width
+    "gaussian": lambda u: np.exp(-0.5 * u * u),
+    "boxcar": lambda u: (np.abs(u) < 1).astype(u.dtype),
+    "triangular": lambda u: np.maximum(1 - np.abs(u), 0),
+    "epanechnikov": lambda u: np.maximum(1 - u * u, 0),
+}
+
+
+def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
+    """Seconds of every kernel at `config.kernel_regression.points` queries and as many keys, and the memory of it."""
+    del tools
+    asked = config.kernel_regression
+    generator = np.random.default_rng(0)
+    x = np.sort(generator.random((asked.points, 1), np.float32), axis=0)
+    y = np.sin(9 * x).astype(np.float32)
+    size = f"{asked.points:,} × {asked.points:,}"
+    for kernel in asked.kernels:
+        program = jax.jit(functools.partial(kernel_regression, kernel=kernel, width=asked.width))
+        numpy = functools.partial(by_numpy, kernel=kernel, width=asked.width, block=asked.block)
+        ours, theirs = (functools.partial(answer, each, x, x, y) for each in (program, numpy))
+        found, memory = peak_megabytes(ours)
+        few = slice(None, None, max(asked.points // 100, 1))
+        note = f"differs by {np.max(np.abs(found[few] - numpy(x[few], x, y))):.0e} at most"
+        measures = functools.partial(_seconds, ours), {"NumPy": functools.partial(_seconds, theirs)}
+        yield Row("kernel_regression", f"{kernel}, {size}", "s", *in_turn(asked.rounds, *measures), note)
+        yield Row("kernel_regression", f"{kernel}, {size}: memory above what was held before", "MB", [memory])
+
+
+def answer(estimate: Callable, *points: Points) -> Points:
+    """The estimate, as an array of the host."""
+    return np.asarray(estimate(*points))
+
+
+def by_numpy(query: Points, key: Points, value: Points, kernel: str, width: float, block: int) -> Points:
+    """Σ_i v_i K(u_i) / Σ_j K(u_j), u_i = (q − k_i) / width, of so many queries at a time."""
+    found = []
+    for first in range(0, len(query), block):
+        weights = KERNELS[kernel]((query[first : first + block] - key.T) / np.float32(width))
+        found.append((weights @ value) / weights.sum(-1, keepdims=True))
+    return np.concatenate(found)
+
+
+def _seconds(work: Callable[[], Points]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

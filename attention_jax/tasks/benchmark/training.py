@@ -1,0 +1,157 @@
+"""Training: target tokens a second of the project's steps and of PyTorch's, on the same rows; and of a step what its
+matrix products take."""
+
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention_jax.tasks.benchmark.cases import Learner, learner_of
+from attention_jax.tasks.benchmark.pairs import write_pairs
+from attention_jax.tasks.benchmark.peers import Asked
+from attention_jax.tasks.benchmark.products import products, seconds_of
+from attention_jax.tasks.benchmark.rounds import Row, in_turn
+from attention_jax.tasks.benchmark.tools import Tools
+from attention_jax.training.blueprint import Blueprint
+from attention_jax.training.compiling import unseen
+from attention_jax.training.description import Description
+from attention_jax.training.hyper import rule_of, settled, traced
+from attention_jax.training.placement import MESH
+from attention_jax.training.population import POPULATIONS
+from attention_jax.training.state import TrainState
+from attention_jax.training.step import PLAIN, train_step, train_steps
+
+PEER_SIZES = {  # of our models' fields
+    "recurrent": {"width": "hidden", "layers": "layers"},
+    "transformer": {"width": "width", "layers": "encoder_layers", "heads": "heads", "feed_forward": "feed_forward"},
+}
+PEER_MODELS = {"recurrent": "bahdanau", "transformer": "transformer"}
+
+
+class Training(NamedTuple):
+    """A model in training; `call(packed, rows)` takes as many steps as there are rows of batches, of all members."""
+
+    call: Callable[[Any, np.ndarray], Any]
+    create: Callable[[], Any]  # fresh members, packed; a call is given them for good
+    step: Callable  # one step of one member, of (state, batch, hyper)
+    blueprint: Blueprint
+    hyper: dict[str, Any]
+    learner: Learner
+
+    def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes of a batch."""
+        return {side: jax.ShapeDtypeStruct((rows, ids.shape[1]), ids.dtype) for side, ids in self.learner.table.items()}
+
+    def shapes(self, rows: int) -> tuple[TrainState, dict, dict]:
+        """What `step` is called with."""
+        return self.blueprint.shapes(), self.batch(rows), self.hyper
+
+
+def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
+    """Tokens a second of every case of `config.train.cases`, and the share of each that its products need."""
+    for name, case in config.train.cases.items():
+        training = prepare(case, config.optimizer)
+        path = write_pairs(tools.folder / f"{name}.npz", training.learner.table, case.vocabulary)
+        rates = functools.partial(rate, Rounds(training, case), config.seconds)
+        with tools.peers.running(_asked(config, case, path)) as running:
+            versions = {peer.ask()["version"] for peer in running.values()}  # what is compiled is compiled now
+            others = {name: functools.partial(_rate_of, peer) for name, peer in running.items()}
+            rates()
+            ours, theirs = in_turn(config.rounds, rates, others)
+        yield Row("train", f"{name}: {case.what}", "target tokens/s", ours, theirs, ", ".join(versions))
+        yield share_of_products(name, case, training, config.rounds)
+
+
+def prepare(case: ConfigDict, optimizer: ConfigDict, how: str = "loop", members: int = 1) -> Training:
+    """The model of a case in training; `how` is a key of POPULATIONS."""
+    learner = learner_of(case)
+    rule, hyper = rule_of(optimizer), {"key": jax.random.key(0), **traced(settled(optimizer))}
+    population = POPULATIONS[how](functools.partial(train_steps, learner.loss, rule, PLAIN), MESH, unseen)
+    blueprint = Blueprint(learner.init, rule.optimizer)
+    table = jax.device_put(learner.table)
+
+    def create():
+        return population.pack(blueprint.create(range(members), population.mesh(members)))
+
+    def call(packed, rows):
+        each = [table] * members, [rows] * members, np.int32(len(rows)), [hyper] * members
+        packed = population.advance(packed, *each)
+        population.look(packed)
+        return packed
+
+    return Training(call, create, functools.partial(train_step, learner.loss, rule, PLAIN), blueprint, hyper, learner)
+
+
+def describe_step(config: ConfigDict) -> Description:
+    """The training step of the last of the cases."""
+    *_, case = config.train.cases.values()
+    training = prepare(case, config.optimizer)
+    shapes = training.shapes(case.batch)
+    return Description(shapes[0].variables["params"], training.step, shapes)
+
+
+class Rounds:
+    """Training that goes on from round to round; batches are drawn anew each epoch."""
+
+    def __init__(self, training: Training, case: ConfigDict):
+        self.call, self.packed, self.target = training.call, training.create(), training.learner.table["target"]
+        self.batch, self.per_call, self._rng = case.batch, case.steps_per_call, np.random.default_rng(0)
+
+    def advance(self) -> int:
+        """One call; the target tokens that it read."""
+        drawn = [self._rng.permutation(len(self.target))[: self.batch] for _ in range(self.per_call)]
+        rows = np.array(drawn, np.int32)
+        self.packed = self.call(self.packed, rows)
+        return int(np.count_nonzero(self.target[rows]))
+
+
+def rate(rounds: Rounds, seconds: float) -> float:
+    """Target tokens a second: the median of the calls of so many seconds."""
+    rates: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(rates) < 3 or time.perf_counter() < until:
+        started = time.perf_counter()
+        tokens = rounds.advance()
+        rates.append(tokens / (time.perf_counter() - started))
+    return statistics.median(rates)
+
+
+def share_of_products(name: str, case: ConfigDict, training: Training, rounds: int) -> Row:
+    """Seconds of a step, and of its matrix products, each alone."""
+    counts = products(training.step, *training.shapes(case.batch))
+    going = Rounds(training, case)
+
+    def step() -> float:
+        started = time.perf_counter()
+        going.advance()
+        return (time.perf_counter() - started) / case.steps_per_call
+
+    alone = functools.partial(seconds_of, counts)
+    for warm_up in (step, alone):
+        warm_up()
+    ours, others = in_turn(rounds, step, {"its products, each alone": alone})
+    return Row("train", f"{name}: a step", "s", ours, others)
+
+
+def _asked(config: ConfigDict, case: ConfigDict, path: Path) -> dict[str, Asked]:
+    """PyTorch, eager and compiled, with the sizes of the case."""
+    kwargs, optimizer = case.model.kwargs, config.optimizer
+    sizes = {flag: kwargs[field] for flag, field in PEER_SIZES[case.model.name].items()}
+    numbers = {"rate": optimizer.dropout, "learning_rate": optimizer.learning_rate, "seconds": config.seconds}
+    flags = {"batches": path, "model": PEER_MODELS[case.model.name], "batch": case.batch, **sizes, **numbers}
+    ways = {
+        "PyTorch": {},
+        "PyTorch, a thread": {"threads": 1},
+        "PyTorch, compiled": {"compile": 1},
+    }
+    return {name: Asked("torch_train.py", "torch", {**flags, **way}) for name, way in ways.items()}
+
+
+def _rate_of(peer: Any) -> float:
+    return peer.ask()["tokens_per_second"]

@@ -1,0 +1,61 @@
+"""The benchmark as a user starts it, small: its rows, how costs grow, its page, and what is left out."""
+
+import json
+import sys
+
+import pytest
+
+SMALL = {
+    "rounds": 2,
+    "seconds": 0.01,
+    "attention.length": 64,
+    "kernel_regression.points": 300,
+    "kernel_regression.kernels": ("gaussian", "boxcar"),
+    "scaling.tokens": (8, 16, 32),
+    "scaling.rows": (2, 4, 8),
+    "scaling.layers": (1, 2, 3),
+    "scaling.members": (1, 2, 3),
+    "scaling.devices": (2, 4),
+    "corpora.pairs": (1000, 2000, 4000),
+}
+CASES = {
+    "train.cases.transformer_small.vocabulary": 100,
+    "train.cases.transformer_small.batch": 4,
+    "decode.vocabulary": 100,
+    "decode.settings": ((2, 1), (2, 2)),
+    "decode.words": 4,
+}
+
+
+def result_of(launcher, workdir, variant, overrides):
+    named = {name.replace(".", "__"): value for name, value in overrides.items()}
+    ended = launcher.run(workdir, config=f"configs/benchmark.py:{variant}", **named)
+    assert ended.returncode == 0, ended.err
+    return json.loads((workdir / "result.json").read_text()), ended
+
+
+def test_rows_are_printed_kept_and_drawn(launcher, tmp_path):
+    asked = {name: value for name, value in SMALL.items() if name.partition(".")[0] not in ("corpora",)}
+    result, ended = result_of(launcher, tmp_path / "w", "attention,kernel_regression", asked)
+    rows = result["rows"]
+    assert {row["part"] for row in rows} == {"attention", "kernel_regression"}
+    for row in rows:
+        assert all(value > 0 or row["unit"] == "MB" for value in row["rounds"]["ours"])
+        assert row["what"] in ended.out
+    timed = [row for row in rows if row["others"]]
+    assert {row["best"] for row in timed} == {"reference", "NumPy"}
+    assert all(row["ratio"][1] <= row["ratio"][0] <= row["ratio"][2] for row in timed)
+    assert (tmp_path / "w" / "table.md").read_text() in ended.out
+    assert "Measured side by side" in (tmp_path / "w" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_every_part_measures_what_is_here_and_says_what_is_not(launcher, tmp_path):
+    parts = ("train", "decode", "start", "sweep", "corpora", "scaling", "gpu")
+    result, ended = result_of(launcher, tmp_path / "w", ",".join(parts), {**SMALL, **CASES, "peers": sys.executable})
+    assert {row["part"] for row in result["rows"]} == {"train", "decode", "corpora"}
+    for line in ("start  bahdanau: left out", "sweep  left out: name its corpus", "gpu  left out"):
+        assert line in ended.err
+    growths = {growth["what"]: growth["exponent"][0] for growth in result["growths"]}
+    assert growths["a training step over data: bytes sent a device"] == pytest.approx(0, abs=0.05)
+    assert (tmp_path / "w" / "figures" / "growth.png").exists()
