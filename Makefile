@@ -1,4 +1,4 @@
-# make demo | test | conformance | test-slow | test-slurm | test-distributed | fuzz | faults | check | audit | docs | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
+# make demo | test | conformance | bench-guard | test-slow | test-slurm | test-distributed | fuzz | faults | check | audit | docs | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
 ACCELERATOR ?= cpu
 # The newest tested Python that can make a virtual environment, on PATH or of pyenv's (whose shims may run nothing).
 PYTHON ?= $(shell for version in 3.13 3.12; do \
@@ -14,7 +14,7 @@ ACCELERATORS := cpu cuda13 tpu
 SLURM ?= /tmp/attention_jax_slurm
 KILLS ?= 100
 
-.PHONY: demo test test-slow test-slurm test-distributed fuzz faults check audit conformance results docs lock clean
+.PHONY: demo test test-slow test-slurm test-distributed fuzz faults check audit conformance bench-guard results docs lock clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train the default experiment on embedded data, in a few minutes
@@ -55,6 +55,9 @@ audit:  ## known vulnerabilities of what the locks name; asks pypi.org, in an en
 
 conformance: $(READY)  ## every backend against a float64 oracle: scores, normalizers, masks, encodings, …: the matrix
 	$(BIN)/python tests/backends/conformance.py
+
+bench-guard: $(READY)  ## FLOPs, bytes, memory and instructions of key programs, against those stored; STORE=1 stores them
+	$(BIN)/python tests/guard/check.py $(if $(STORE),--store)
 
 results: $(READY)  ## the kept answers, and which of them are of code that has changed since
 	$(BIN)/python -m experiments._results

@@ -1,4 +1,4 @@
-"""Which Python `make` takes."""
+"""Which Python `make` takes, and what it is told."""
 
 import shutil
 import subprocess
@@ -65,3 +65,9 @@ def test_the_environment_of_another_python_is_made_anew(machine):
     version = ".".join(map(str, sys.version_info[:3]))
     (folder / "venv" / f"ready-cpu-{version}").touch()
     assert "-m venv" not in make()
+
+
+def test_the_guard_stores_counts_only_where_it_is_told_to(machine):
+    _, _, make = machine
+    assert "tests/guard/check.py \n" in make("bench-guard")
+    assert "tests/guard/check.py --store\n" in make("bench-guard", "STORE=1")
