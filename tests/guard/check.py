@@ -45,7 +45,8 @@ def main():
     if counts != COUNTS:
         print(f"stored with jax {stored['jax']}, and this is {jax.__version__}: judged are only {', '.join(counts)}.")
     worse = complaints(stored["programs"], now, counts)
-    print(*gains(stored["programs"], now, counts), *worse, sep="\n")
+    for line in [*gains(stored["programs"], now, counts), *worse]:
+        print(line)
     sys.exit(bool(worse))
 
 

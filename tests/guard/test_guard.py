@@ -50,7 +50,7 @@ def test_a_program_or_a_count_that_is_stored_or_here_alone_fails():
 
 def test_under_another_jax_only_what_no_compiler_decides_is_judged():
     assert judged(COUNTS, "1.0", "1.0") == COUNTS
-    assert judged(COUNTS, "1.0", "1.1") == {name: kind for name, count in COUNTS.items() if not count.is_compiled}
+    assert judged(COUNTS, "1.0", "1.1") == {name: count for name, count in COUNTS.items() if not count.is_compiled}
 
 
 def test_the_table_has_by_how_much_a_count_differs():
