@@ -92,8 +92,7 @@ def test_what_is_computed_again_is_worse():
         return jnp.tanh(jnp.tanh(x @ w) @ w)
 
     once, again = (counts_of(Program(loss(one), (SQUARE, SQUARE))) for one in (layer, jax.checkpoint(layer)))
-    worse = "\n".join(complaints({"x": once}, {"x": again}, COUNTS))
-    assert all(f"worse: x: {count} " in worse for count in ("product FLOPs", "FLOPs", "products"))
+    assert complaints({"x": once}, {"x": again}, COUNTS)[0].startswith("worse: x: product FLOPs ")
     assert complaints({"x": once}, {"x": once}, COUNTS) == []
 
 
