@@ -28,13 +28,14 @@ from configs import language_model, nmt
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 CONFIGS = {"nmt": nmt, "language_model": language_model}
-ROWS_OF_BATCH, LENGTH, WORDS = 32, 16, 500  # of texts that are translated or written
+BATCH, LENGTH, WORDS = 32, 16, 500  # of texts that are translated or written
 SHORT = {
     "data.vocabulary": WORDS,
     "data.buckets": (LENGTH,),
     "data.max_length": LENGTH,
-    "data.batch_tokens": ROWS_OF_BATCH * LENGTH,
+    "data.batch_tokens": BATCH * LENGTH,
 }
+# Two layers of each kind, which compile in seconds.
 SMALL = {**SHORT, "model.kwargs.encoder_layers": 2, "model.kwargs.decoder_layers": 2}
 
 
@@ -67,9 +68,9 @@ def translating(variant: str, program: str, overrides: Mapping[str, Any]) -> Pro
     model = pairs.build(config, WORDS, WORDS)
     variables = jax.eval_shape(functools.partial(pairs.init, model), jax.random.key(0))
     batch = {
-        "source": _integers(ROWS_OF_BATCH, LENGTH),
-        "target": _integers(ROWS_OF_BATCH, LENGTH),
-        "index": _integers(ROWS_OF_BATCH),
+        "source": _integers(BATCH, LENGTH),
+        "target": _integers(BATCH, LENGTH),
+        "index": _integers(BATCH),
     }
     return Program(getattr(translator(model, config), program), ((variables,), batch))
 
