@@ -2,6 +2,10 @@
 
 from setuptools import find_packages, setup
 
-INSIDE = {"attention_jax.configs": "configs", "attention_jax.experiments": "experiments"}
+INSIDE = {
+    "attention_jax.configs": "configs",
+    "attention_jax.experiments": "experiments",
+    "attention_jax.experiments._peers": "experiments/_peers",
+}
 
 setup(packages=[*find_packages(include=["attention_jax*"]), *INSIDE], package_dir=INSIDE)
