@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from attention_jax.ops.intervals import Interval, interval
 from attention_jax.ops.shapes import align_ranks, require_batch_count, require_broadcast
 
 
@@ -68,6 +69,18 @@ class MaskRule:
         parts = [_aligned(query_index[:, None], key_index[None, :], *map(read, r.arrays, r.reads)) for r in self.rules]
         found = [rule.allows(*part) for rule, part in zip(self.rules, parts, strict=True)]
         return _conjunction(found) if found else jnp.ones((len(query_index), len(key_index)), bool)
+
+    def may_allow(self, query_index: Int[Array, " q"], key_index: Int[Array, " k"]) -> Bool[Array, ""]:
+        """Whether any of these neighbouring queries may attend to any of these keys; never False where one may.
+
+        It is told by the least and the highest of what the rules read, each rule alone.
+        """
+        indices = (Interval(index[0], index[-1]) for index in (query_index, key_index))
+        found, both = jnp.array(True), tuple(indices)
+        for rule in self.rules:
+            arrays = align_ranks(*(_gathered(query_index, key_index, *read) for read in zip(rule.arrays, rule.reads)))
+            found &= jnp.any(interval(rule.allows(*both, *map(_over_block, arrays))).high)
+        return found
 
 
 Mask = MaskRule | Bool[Array, "*batch q k"]
@@ -309,6 +322,11 @@ def _gathered(query_index: Array, key_index: Array, array: Array, of: str) -> Ar
     if of == "key":
         return array[..., None, key_index]
     return array[..., query_index[:, None], key_index[None, :]] if of == "pair" else array[..., None, None]
+
+
+def _over_block(array: Array) -> Interval:
+    """From the least to the highest of what is read of a block's queries and keys."""
+    return Interval(jnp.min(array, axis=(-2, -1)), jnp.max(array, axis=(-2, -1)))
 
 
 def _aligned(*parts: Array) -> tuple[Array, ...]:
