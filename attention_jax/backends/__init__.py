@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from attention_jax.backends import chunked, cudnn, flex, fused, pallas, tokamax
+from attention_jax.backends import chunked, context, cudnn, flex, fused, pallas, tokamax
 from attention_jax.backends.record import Backend, Call
 from attention_jax.errors import UserError
 from attention_jax.ops import naming, pooling
@@ -44,15 +44,24 @@ def _of_blocks(make: Callable[..., fused.Kernel]) -> Callable[..., Backend]:
     return build
 
 
+def _sizes(queries: int, keys: int) -> tuple[int, int]:
+    """How many queries and keys a block has. Raises ValueError for what is no number of them."""
+    return naming.whole("queries", queries), naming.whole("keys", keys)
+
+
 BUILDERS: dict[str, Callable[..., Backend]] = {
     "reference": lambda: Backend(pooling.pooled),
     "chunked": lambda queries=512, keys=512: Backend(
-        functools.partial(chunked.pooled, blocks=(naming.whole("queries", queries), naming.whole("keys", keys))),
-        chunked.refusal,
+        functools.partial(chunked.pooled, blocks=_sizes(queries, keys)), chunked.refusal
+    ),
+    "ring": lambda queries=512, keys=512: Backend(
+        functools.partial(context.pooled, context.ring, blocks=_sizes(queries, keys)), chunked.refusal
+    ),
+    "gathered": lambda queries=512, keys=512: Backend(
+        functools.partial(context.pooled, context.gathered, blocks=_sizes(queries, keys)), chunked.refusal
     ),
     "flex": lambda queries=128, keys=128: Backend(
-        functools.partial(flex.pooled, blocks=(naming.whole("queries", queries), naming.whole("keys", keys))),
-        flex.refusal,
+        functools.partial(flex.pooled, blocks=_sizes(queries, keys)), flex.refusal
     ),
     "cudnn": lambda: _of_kernel(cudnn.CUDNN),
     "triton": lambda interpret=False: _of_kernel(pallas.triton(naming.truth("interpret", interpret))),

@@ -1,4 +1,5 @@
-"""Where activations lie on a mesh that is set: rows over its axes `data` and `fsdp`, features over `tensor`.
+"""Where activations lie on a mesh that is set: rows over its axes `data` and `fsdp`, tokens over `context`, features
+over `tensor`.
 
 Without them the compiler guesses from where parameters lie, and may bring activations together that need not be. Where
 no mesh with these axes is set, or it is of one device, every function returns its argument.
@@ -14,22 +15,41 @@ from jaxtyping import Array, Shaped
 
 ROWS = ("data", "fsdp")  # what the rows of a member's batch are spread over
 FEATURES = "tensor"
+CONTEXT = "context"  # what the tokens of a text are spread over
 
 
 def over_rows(tree: Any) -> Any:
-    """Arrays `[rows, …]` with their rows over `ROWS`, all other axes whole."""
-    return tree if _mesh() is None else jax.lax.with_sharding_constraint(tree, PartitionSpec(ROWS))
+    """Arrays `[rows, tokens, …]` with their rows over `ROWS`, tokens over `context` where they divide, others whole."""
+    mesh = _mesh()
+    if mesh is None:
+        return tree
+    spread = lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec(*_axes(mesh, x, 1)))  # noqa: E731
+    return jax.tree.map(spread, tree)
 
 
-def over_features(x: Shaped[Array, "rows *others"], axis: int = -1) -> Shaped[Array, "rows *others"]:
-    """The same with one more axis over `tensor`, if it has an item for each device of that."""
+def over_features(x: Shaped[Array, "rows *others tokens f"], axis: int = -1) -> Shaped[Array, "rows *others tokens f"]:
+    """The same for `[rows, …, tokens, features]`, with one more axis over `tensor`, if each device of it has an item."""
     mesh = _mesh()
     if mesh is None:
         return x
-    axes: list[Any] = [ROWS, *[None] * (x.ndim - 1)]
+    axes = _axes(mesh, x, x.ndim - 2)
     if x.shape[axis] >= mesh.shape[FEATURES]:
         axes[axis] = FEATURES
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes))
+
+
+def parts_of_a_text() -> int:
+    """How many devices of the mesh that is set, if any, the tokens of a text lie over."""
+    mesh = _mesh()
+    return 1 if mesh is None else mesh.shape[CONTEXT]
+
+
+def _axes(mesh: Any, x: Array, tokens: int) -> list[Any]:
+    """The mesh's axes for an array whose first axis is of rows, and one of whose others is of tokens."""
+    axes: list[Any] = [ROWS, *[None] * (x.ndim - 1)]
+    if 0 < tokens < x.ndim and mesh.shape[CONTEXT] > 1 and x.shape[tokens] % mesh.shape[CONTEXT] == 0:
+        axes[tokens] = CONTEXT
+    return axes
 
 
 def by_rows_and_heads(function: Callable[..., Array], query: Array, *others: Array) -> Array:
@@ -54,4 +74,4 @@ def _mesh() -> Any:
     """The mesh that is set, if it can lay out activations."""
     mesh = jax.sharding.get_abstract_mesh()
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    return mesh if mesh.size > 1 and all(kinds.get(axis) == AxisType.Auto for axis in (*ROWS, FEATURES)) else None
+    return mesh if mesh.size > 1 and all(kinds.get(axis) == AxisType.Auto for axis in (*ROWS, FEATURES, CONTEXT)) else None

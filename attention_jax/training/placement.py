@@ -1,8 +1,9 @@
 """Where a training state lies: a mesh of devices, and which axes of which arrays are spread over it.
 
 The mesh has the axes `population` (members that train side by side), `data` (rows of a batch), `fsdp` (rows, and
-parameters with all that the optimizer keeps of them; Rajbhandari et al. 2020, ZeRO stage 3) and `tensor` (parameters
-and the features that they make; Shoeybi et al. 2019, §3). A model's table says which parameter goes where.
+parameters with all that the optimizer keeps of them; Rajbhandari et al. 2020, ZeRO stage 3), `context` (tokens of a row;
+Liu et al. 2023) and `tensor` (parameters and the features that they make; Shoeybi et al. 2019, §3). A model's table says
+which parameter goes where.
 """
 
 import math
@@ -19,11 +20,11 @@ from attention_jax import hosts
 from attention_jax.errors import UserError
 from attention_jax.ops.placing import ROWS
 
-AXES = ("population", "data", "fsdp", "tensor")
-ALL_ROWS = ("population", *ROWS)  # and those of an evaluation, which has one member at a time
+AXES = ("population", "data", "fsdp", "context", "tensor")
+ALL_ROWS = ("population", *ROWS, "context")  # of an evaluation, which has one member at a time and keeps no activations
 REST = -1
 # population: as many devices as divide the members; data: all others.
-MESH = {"population": REST, "data": REST, "fsdp": 1, "tensor": 1}
+MESH = {"population": REST, "data": REST, "fsdp": 1, "context": 1, "tensor": 1}
 PARAMETERS = "variables/params/"
 
 Axis = str | tuple[str, ...] | None  # of the mesh, or several

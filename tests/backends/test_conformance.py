@@ -8,7 +8,7 @@ import pytest
 from backends.conformance import AXES, SETTINGS, Cell, acceptance, few, refusal, verdict
 from support import ROOT
 
-from attention_jax.backends import chunked
+from attention_jax.backends import folding
 from attention_jax.backends.flex import inputs, kernels
 from attention_jax.backends.flex.walks import FULL, PARTIAL
 from attention_jax.modules.attention import KeyValue, MultiHeadAttention
@@ -59,24 +59,23 @@ def cache_off_by_one(monkeypatch):
 
 
 def dropped_bias_gradient(monkeypatch):
-    scores = chunked._scores
+    scores = folding._scores
 
     def wrong(job, *blocks):
         relative = job.attention.relative._replace(params=jax.lax.stop_gradient(job.attention.relative.params))
         return scores(job._replace(attention=job.attention._replace(relative=relative)), *blocks)
 
-    monkeypatch.setattr(chunked, "_scores", wrong)
+    monkeypatch.setattr(folding, "_scores", wrong)
     return PLAIN._replace(encoding="t5")
 
 
 def dropout_by_block(monkeypatch):
-    monkeypatch.setattr(chunked, "drop", lambda x, dropout, start: drop(x, dropout))
+    monkeypatch.setattr(folding, "drop", lambda x, dropout, start: drop(x, dropout))
     return PLAIN._replace(dropout=0.4)
 
 
 def sink_that_is_never_counted(monkeypatch):
-    start = chunked._start
-    monkeypatch.setattr(chunked, "_start", lambda *a: start(*a)._replace(total=jnp.zeros_like(start(*a).total)))
+    monkeypatch.setattr(folding, "_of_sink", lambda job, peak: jnp.zeros_like(peak))
     return PLAIN._replace(normalizer="sink")
 
 
