@@ -40,10 +40,11 @@ class _Instruction(NamedTuple):
 def traffic(hlo: str) -> dict[str, Traffic]:
     """The collectives of one run of a compiled program by kind; those of a loop of unknown length count once.
 
-    A collective that the compiler has cut into several fusions, so that it goes on beside other work, counts once.
+    A collective that the compiler has cut into several fusions, so that it goes on beside other work, counts once;
+    it is known by its channel, which collectives that stand apart may share.
     """
     entry, computations = _parsed(hlo)
-    runs = _runs(entry, computations)
+    runs, fused = _runs(entry, computations), _called_by("fusion", computations)
     found: dict[tuple[str, str], Traffic] = {}
     for name, instructions in computations.items():
         types = {one.name: one.type for one in instructions}
@@ -51,7 +52,7 @@ def traffic(hlo: str) -> dict[str, Traffic]:
             kind = one.opcode.removesuffix("-start")
             if kind in KINDS and runs[name]:
                 kind = "reduce-scatter" if kind == "all-reduce" and name.startswith(_SCATTERS) else kind
-                channel = _CHANNEL.search(one.rest)
+                channel = _CHANNEL.search(one.rest) if name in fused else None
                 key = kind, channel[1] if channel else f"{name}/{one.name}"
                 times = max(runs[name], found[key].times if key in found else 0)
                 found[key] = Traffic(times, times * _bytes(one, types))
@@ -73,6 +74,12 @@ def _parsed(hlo: str) -> tuple[str, dict[str, list[_Instruction]]]:
         elif found := _INSTRUCTION.match(line):
             own.append(_Instruction(*found.groups()))
     return entry, computations
+
+
+def _called_by(opcode: str, computations: dict[str, list[_Instruction]]) -> set[str]:
+    """The computations that instructions of this kind call."""
+    ones = (one for instructions in computations.values() for one in instructions if one.opcode == opcode)
+    return {callee for one in ones for called in _CALLED.findall(one.rest) for callee in _NAME.findall(called)}
 
 
 def _runs(entry: str, computations: dict[str, list[_Instruction]]) -> dict[str, int]:

@@ -36,7 +36,7 @@ def test_it_tells_the_mesh_the_memory_and_what_is_sent_and_writes_nothing(tmp_pa
     compile_it(small(fsdp=2), tmp_path)
     out = capsys.readouterr().out
     assert "machine           this one: 2 × cpu" in out
-    assert "mesh              population 1 × data 1 × fsdp 2 × tensor 1" in out
+    assert "mesh              population 1 × data 1 × fsdp 2 × context 1 × tensor 1" in out
     assert "vocabulary        50: config.data.vocabulary, for no data are read" in out
     assert "batch             4 rows, 1 of them padding: the batch has 3" in out
     assert re.search(r"\nfits +yes: ", out)

@@ -1,5 +1,7 @@
 """Masks against their definitions, and the softmax that respects them."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,6 +62,18 @@ def test_a_block_of_a_rule_is_a_block_of_its_array(name):
     rows, columns = jnp.array([1, 4]), jnp.array([0, 2, 6])
     block = np.broadcast_to(mask.block(rows, columns), (3, 2, 3))
     np.testing.assert_array_equal(block, definition(allowed)[:, rows][:, :, columns])
+
+
+EXACT = ("valid_lens", "valid_lens_per_query", "causal", "causal_offset", "causal_offset_each", "window")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_never_calls_a_block_empty_in_which_a_query_may_attend(name):
+    mask, allowed = CASES[name]
+    for rows, columns in itertools.product(([0, 1], [2, 3], [4]), ([0, 1, 2], [3, 4], [5, 6])):
+        rows, columns = np.array(rows), np.array(columns)
+        found, right = mask.may_allow(rows, columns), definition(allowed)[:, rows][:, :, columns].any()
+        assert found == right if name in EXACT else found >= right
 
 
 def test_the_shapes_of_length_masks():

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attention_jax.training.collectives import Traffic, bytes_of, traffic
-from attention_jax.training.placement import make_mesh
+from attention_jax.training.placement import MESH, make_mesh
 
 NOTHING = Traffic(0, 0)
 BODY = """
@@ -102,7 +102,7 @@ def test_the_bytes_of_arrays_are_of_their_elements(text, count):
 
 
 def test_a_compiled_scan_over_two_devices_sums_as_often_as_it_runs():
-    mesh = make_mesh({"population": 1, "data": 2, "fsdp": 1, "tensor": 1})
+    mesh = make_mesh({**MESH, "data": 2})
     x = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("data")))
 
     def program(x):

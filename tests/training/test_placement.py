@@ -39,11 +39,11 @@ def blueprint(optimizer="adam", **sizes):
 @pytest.mark.parametrize(
     ("sizes", "members", "shape"),
     [
-        (MESH, 1, (1, 2, 1, 1)),
-        (MESH, 4, (2, 1, 1, 1)),
-        (MESH, 3, (1, 2, 1, 1)),
-        (FSDP, 1, (1, 1, 2, 1)),
-        ({**MESH, "data": 1, "tensor": -1}, 1, (1, 1, 1, 2)),
+        (MESH, 1, (1, 2, 1, 1, 1)),
+        (MESH, 4, (2, 1, 1, 1, 1)),
+        (MESH, 3, (1, 2, 1, 1, 1)),
+        (FSDP, 1, (1, 1, 2, 1, 1)),
+        ({**MESH, "data": 1, "tensor": -1}, 1, (1, 1, 1, 1, 2)),
     ],
 )
 def test_the_rest_of_the_devices_goes_to_the_axis_that_asks_for_it(sizes, members, shape):
@@ -53,7 +53,10 @@ def test_the_rest_of_the_devices_goes_to_the_axis_that_asks_for_it(sizes, member
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({**MESH, "data": 3}, "config.mesh: population 1 × data 3 × fsdp 1 × tensor 1 is 3 devices, and there are 2"),
+        (
+            {**MESH, "data": 3},
+            "config.mesh: population 1 × data 3 × fsdp 1 × context 1 × tensor 1 is 3 devices, and there are 2",
+        ),
         ({**MESH, "fsdp": 0}, "config.mesh.fsdp=0: needs 1 or more devices, or -1 for the rest"),
         ({**MESH, "fsdp": -1}, "config.mesh: data and fsdp are both -1"),
         ({**MESH, "population": 2}, "config.mesh.population=2: does not divide the 1 members"),
@@ -118,8 +121,9 @@ def test_every_line_of_the_table_names_a_parameter_of_a_transformer():
         assert any(re.search(pattern.removeprefix("^"), path) for path in paths), pattern
 
 
-def test_rows_are_filled_up_and_come_back_as_they_were():
-    like = place(jnp.zeros(4), make_mesh(MESH), P())
+@pytest.mark.parametrize("axis", ["data", "fsdp", "context"])
+def test_rows_are_filled_up_and_come_back_as_they_were(axis):
+    like = place(jnp.zeros(4), make_mesh({**MESH, "data": 1, axis: 2}), P())
     rows = np.arange(15).reshape(5, 3)
     found = spread_rows(rows, like)
     assert found.addressable_shards[0].data.shape == (3, 3)

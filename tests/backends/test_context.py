@@ -1,0 +1,159 @@
+"""Texts whose tokens lie over devices: exact, balanced, and never a device with all pairs. Suits any number of devices."""
+
+import contextlib
+import functools
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import ROOT
+
+from attention_jax import backends
+from attention_jax.backends import folding
+from attention_jax.ops.attention import Relative
+from attention_jax.ops.dropout import Dropout
+from attention_jax.ops.encoding import Spec
+from attention_jax.ops.masking import causal_mask, combine, segment_mask, valid_lens_mask, window_mask, with_axes
+from attention_jax.ops.positions import make_encoding
+from attention_jax.training.placement import MESH, make_mesh
+
+DEVICES = len(jax.devices())
+BATCH, HEADS, SIZE, QUERIES = 2, 2, 4, 19  # queries that no number of devices divides
+NAMES = ("ring", "gathered")
+BLOCKS = ":queries=2,keys=2"
+SEGMENTS = jnp.arange(QUERIES)[None] // jnp.array([[7], [4]])
+
+
+class Case(dict):
+    """Keywords of `attend`, the number of keys, and the position encoding."""
+
+    def __init__(self, keys=QUERIES, encoding="none", **asked):
+        super().__init__(asked)
+        self.keys, self.encoding = keys, encoding
+
+
+CAUSAL = causal_mask(QUERIES, QUERIES)
+CASES = {
+    "all": Case(),
+    "causal": Case(mask=CAUSAL),
+    "lengths": Case(keys=11, mask=with_axes(valid_lens_mask(jnp.array([11, 3]), 11), 1)),
+    "nothing": Case(mask=with_axes(valid_lens_mask(jnp.array([QUERIES, 0]), QUERIES), 1)),
+    "window": Case(mask=combine(CAUSAL, window_mask(QUERIES, QUERIES, 3)), encoding="alibi"),
+    "segments": Case(mask=with_axes(combine(CAUSAL, segment_mask(SEGMENTS, SEGMENTS)), 1), encoding="t5"),
+    "shaw": Case(mask=CAUSAL, encoding="shaw:clip=3"),
+    "dropout": Case(mask=CAUSAL, encoding="t5", dropout=Dropout(jax.random.key(4), 0.3)),
+    "sink": Case(mask=CAUSAL, normalize="learned_sink", normalizer_params=(jnp.array([0.5, -1.0])[:, None, None],)),
+    "sigmoid": Case(mask=CAUSAL, normalize="sigmoid"),
+    "score": Case(mask=CAUSAL, score="bilinear", score_params=(jnp.arange(16.0).reshape(4, 4) / 16 - 0.4,)),
+}
+
+
+def mesh(**sizes):
+    return make_mesh({**MESH, "data": 1, **(sizes or {"context": DEVICES})})
+
+
+def arrays(case):
+    shapes = [(BATCH, HEADS, length, SIZE) for length in (QUERIES, case.keys, case.keys)]
+    params = make_encoding(case.encoding).init(jax.random.key(5), Spec(SIZE * HEADS, HEADS, SIZE, 64, True))
+    learned = params, case.get("normalizer_params", ()), case.get("score_params", ())
+    return *(jax.random.normal(jax.random.key(n), shape) for n, shape in enumerate(shapes)), learned
+
+
+def attended(name, case, query, key, value, learned):
+    record, (params, sinks, scores) = make_encoding(case.encoding), learned
+    positions = jnp.arange(query.shape[-2])[None], jnp.arange(key.shape[-2])[None]
+    relative = Relative(record.bias, None, record.mix, params, *positions)
+    asked = {**case, "relative": relative, "normalizer_params": sinks, "score_params": scores}
+    return backends.attend(name, query, key, value, **asked).values
+
+
+def with_gradients(name, case, *given):
+    """The values, and the gradients of queries, keys, values and all that is learned."""
+
+    @jax.jit
+    def both(*given):
+        out, pull = jax.vjp(functools.partial(attended, name, case), *given)
+        return out, *pull(jnp.cos(out))
+
+    return both(*given)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_all_gradients_are_those_of_the_reference(case):
+    case = CASES[case]
+    given = arrays(case)
+    wanted = with_gradients("reference", case, *given)
+    for name in NAMES:
+        with jax.set_mesh(mesh()):
+            found = with_gradients(name + BLOCKS, case, *given)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("axis", ["data", "tensor"])
+def test_rows_and_heads_may_lie_over_other_axes(name, axis):
+    case = CASES["dropout"]
+    given = arrays(case)
+    with jax.set_mesh(mesh(context=DEVICES // 2, **{axis: 2})):
+        found = with_gradients(name + BLOCKS, case, *given)
+    wanted = with_gradients("reference", case, *given)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_members_side_by_side_have_texts_over_devices_too(name):
+    case = CASES["causal"]
+    given = jax.tree.map(lambda x: jnp.stack([x, x + 1]), arrays(case))
+    run = jax.vmap(functools.partial(attended, name + BLOCKS, case), spmd_axis_name="population")
+    with jax.set_mesh(mesh()):
+        found = jax.jit(run)(*given)
+    for member in range(2):
+        alone = attended("reference", case, *jax.tree.map(lambda x, m=member: x[m], given))
+        np.testing.assert_allclose(found[member], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_a_mesh_or_on_one_device_they_are_chunked_bit_by_bit(name):
+    case = CASES["dropout"]
+    given = arrays(case)
+    for own in (None, make_mesh(MESH, devices=jax.devices()[:1])):
+        programs = []
+        for backend in (name, "chunked"):
+            with jax.set_mesh(own) if own else contextlib.nullcontext():
+                programs.append(jax.jit(functools.partial(attended, backend, case)).lower(*given).as_text())
+        assert programs[0] == programs[1]
+
+
+def pairs_read(monkeypatch, function, name, length):
+    """The first query and the first key of every pair of blocks that a causal attention computes."""
+    found, step = [], getattr(folding, function)
+
+    def seen(job, block, keys, *more):
+        jax.debug.callback(lambda *pair: found.append(tuple(map(int, pair))), block.indices[0], keys.indices[0])
+        return step(job, block, keys, *more)
+
+    monkeypatch.setattr(folding, function, seen)
+    x = jnp.ones((1, length, SIZE))
+    run = lambda x: backends.attend(name, x, x, x, mask=causal_mask(length, length)).values.sum()  # noqa: E731
+    with jax.set_mesh(mesh()):
+        jax.block_until_ready(jax.jit(jax.grad(run))(x))
+        jax.effects_barrier()
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("function", ["_added", "_pulled"])
+def test_causal_work_is_the_same_on_all_devices_and_nothing_is_done_twice(monkeypatch, function, name):
+    parts, size = 2 * DEVICES, 6
+    found = pairs_read(monkeypatch, function, f"{name}:queries=3,keys=3", parts * size)
+    blocks = range(0, parts * size, 3)
+    assert sorted(found) == [(query, key) for query in blocks for key in blocks if key <= query]
+    owners = Counter(min(query // size, parts - 1 - query // size) for query, _ in found)
+    assert sorted(owners) == list(range(DEVICES))
+    assert len(set(owners.values())) == 1
