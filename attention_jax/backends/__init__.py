@@ -1,6 +1,7 @@
 """Ways to compute the same attention, what each of them can do, and `attend`, the one function that modules call.
 
-`reference` holds the weights of all queries and keys; `chunked` goes through blocks of them, in linear memory; the
+`reference` holds the weights of all queries and keys; `chunked` goes through blocks of them, in linear memory, and so
+do `ring` and `gathered`, over the devices that have a text's tokens; `flex` makes kernels out of the same records; the
 others are kernels that JAX and its libraries ship. What a backend cannot do it refuses by name; it is never replaced by
 another in silence. A text may name several, as "cudnn/splash/chunked": the first that can do what is asked is chosen,
 once, when a model is built.

@@ -68,27 +68,27 @@ def pooled(
 
 
 class Cut(NamedTuple):
-    """How an axis is cut: into `count` blocks of `size`, the last filled with copies of the last entry."""
+    """How an axis is cut: into so many blocks of `size`, the last filled with copies of the last entry."""
 
-    count: int
+    blocks: int
     size: int
 
     @classmethod
     def of(cls, length: int, most: int, parts: int) -> "Cut":
         """Blocks of at most so many, as many as have a multiple of `parts`."""
-        count = parts * -(-length // (parts * most))
-        return cls(count, -(-length // count))
+        blocks = parts * -(-length // (parts * most))
+        return cls(blocks, -(-length // blocks))
 
     @property
-    def indices(self) -> Int[Array, "count size"]:
-        return jnp.arange(self.count * self.size).reshape(self)
+    def indices(self) -> Int[Array, "blocks size"]:
+        return jnp.arange(self.blocks * self.size).reshape(self)
 
     def __call__(self, array: Any, axis: int = -2) -> Any:
-        """[..., n, …] → [count, ..., size, …]."""
+        """[..., n, …] → [blocks, ..., size, …]."""
         if array is None:
             return None
         axis += array.ndim
-        if missing := self.count * self.size - array.shape[axis]:
+        if missing := self.blocks * self.size - array.shape[axis]:
             last = jax.lax.slice_in_dim(array, -1, None, axis=axis)
             array = jnp.concatenate([array, jnp.repeat(last, missing, axis=axis)], axis=axis)
         parts = array.reshape(*array.shape[:axis], *self, *array.shape[axis + 1 :])

@@ -6,7 +6,7 @@ gets the keys of all at once, which are few where heads share them (Llama Team 2
 same ways. On one device, and where no mesh is set, both are `chunked`.
 
 A causal mask gives late queries more work than early ones. Of 2n parts of a text device i therefore takes the parts i
-and 2n − 1 − i: each then has the same work, in every round of a ring (Brandon et al. 2023, §3, for parts of a text).
+and 2n − 1 − i: each then has the same work, in every round of a ring (Llama Team 2024, §3.3.2).
 """
 
 import functools
@@ -22,6 +22,8 @@ from attention_jax.backends import chunked
 from attention_jax.backends.folding import Job, Keys, Queries, Way, folded, is_array, joined, parted
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.placing import CONTEXT, parts_of_a_text
+
+Route = list[tuple[int, int]]  # from which device to which
 
 
 def pooled(
@@ -62,9 +64,7 @@ def gathered(devices: int) -> Way:
     return Way(fetch=functools.partial(jax.tree.map, gather), give_back=functools.partial(jax.tree.map, scatter))
 
 
-def _folded_over(
-    devices: int, way: Way, job: Job, queries: Queries, keys: Keys
-) -> Float[Array, "blocks *batch q v"]:
+def _folded_over(devices: int, way: Way, job: Job, queries: Queries, keys: Keys) -> Float[Array, "blocks *batch q v"]:
     """`folded`, by devices that each have a stretch of the blocks; what all blocks share, each device has."""
     arrays, fixed = parted(job, is_array)
 
@@ -82,23 +82,23 @@ def paired(devices: int, tree: Any) -> Any:
 
     Parts are halves of the arrays' first axis. The first halves go to one device each, and so do the second ones.
     """
-    return _exchanged(tree, *_routes(devices))
+    return _exchanged(tree, _routes(devices))
 
 
 def unpaired(devices: int, tree: Any) -> Any:
     """What `paired` was given."""
-    return _exchanged(tree, *([(to, start) for start, to in route] for route in _routes(devices)))
+    return _exchanged(tree, [[(to, start) for start, to in route] for route in _routes(devices)])
 
 
-def _routes(devices: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """From which device to which the first halves go, and the second ones."""
+def _routes(devices: int) -> list[Route]:
+    """Where the first halves go, and the second ones."""
     owner = lambda part: min(part, 2 * devices - 1 - part)  # noqa: E731
-    return tuple([(device, owner(2 * device + half)) for device in range(devices)] for half in range(2))
+    return [[(device, owner(2 * device + half)) for device in range(devices)] for half in range(2)]
 
 
-def _exchanged(tree: Any, first: list[tuple[int, int]], second: list[tuple[int, int]]) -> Any:
+def _exchanged(tree: Any, routes: list[Route]) -> Any:
     def of(array):
-        halves = zip(jnp.split(array, 2), (first, second), strict=True)
+        halves = zip(jnp.split(array, 2), routes, strict=True)
         return jnp.concatenate([jax.lax.ppermute(half, CONTEXT, route) for half, route in halves])
 
     return jax.tree.map(of, tree)

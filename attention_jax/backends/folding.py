@@ -1,9 +1,9 @@
 """Attention folded together out of blocks of keys, and its exact gradient, in memory that grows with queries + keys.
 
-A block of queries keeps a running peak, sum and pool of the keys that it has read, and blocks of keys are added to these
-in any order (Milakov & Gimelshein 2018, alg. 3; Rabe & Staats 2021, §3). What two blocks share is a function of the two
-and of the row's peak alone: `jax.vjp` of it, at the last peak, is a block's part of the gradient, given how the loss
-depends on the row's sum and pool (Dao et al. 2022, alg. 4, for every score, normalizer and bias). A pair of blocks in
+A block of queries keeps a running peak, sum and pool of the keys that it has read, and blocks of keys are added to
+these in any order (Milakov & Gimelshein 2018, alg. 3; Rabe & Staats 2021, §3). What a pair of blocks adds is a function
+of the two and of the rows' peak alone: `jax.vjp` of it, at the last peak, is the pair's part of every gradient, given
+those of the rows' sums and pools (Dao et al. 2022, alg. 4, for any score, normalizer and bias). A pair of blocks in
 which nobody may attend is left out of both.
 
 How keys come to their queries is a `Way`: one device has them all, others pass them around or gather them.
@@ -46,7 +46,7 @@ class Queries(NamedTuple):
     query: Float[Array, "*batch q d"]
     indices: Int[Array, " q"]
     positions: Any
-    count: Int[Array, "*batch q 1"] | None = None
+    num_keys: Int[Array, "*batch q 1"] | None = None
 
 
 class Keys(NamedTuple):
@@ -99,7 +99,9 @@ def folded(job: Job, queries: Queries, keys: Keys, way: Way = ALONE) -> Float[Ar
     The indices of a block are neighbours. Gradients are those of all float arrays, of the first order.
     """
     if job.stream.counts:
-        queries = queries._replace(count=jax.lax.map(functools.partial(_count, job, keys.indices.shape[-1]), queries))
+        queries = queries._replace(
+            num_keys=jax.lax.map(functools.partial(_count, job, keys.indices.shape[-1]), queries)
+        )
     floats, others = parted((job, queries, keys), is_float)
     arrays, fixed = parted(others, is_array)
     return _folded((fixed, way), floats, arrays)
@@ -206,8 +208,9 @@ def _pulled(job: Job, block: Queries, keys: Keys, given: Given, sums: tuple) -> 
     floats, others = parted((job, block, keys), is_float)
 
     def shares(floats):
-        three = joined(floats, others)
-        return _shares(*three, *_scores(*three), given.peak)
+        job, block, keys = joined(floats, others)
+        scores, allowed = _scores(job, block, keys)
+        return _shares(job, block, keys, scores, allowed, given.peak)
 
     (found,) = jax.vjp(shares, floats)[1]((given.of_total, given.of_values))
     return jax.tree.map(lambda total, part: total + part.astype(total.dtype), sums, found)
@@ -219,7 +222,7 @@ def _shares(
     """What a block of keys adds to Σ share and to Σ share · value, with scores taken from the peak."""
     relative = job.attention.relative
     below = jnp.where(allowed, scores - jnp.where(jnp.isfinite(peak), peak, 0), 0)
-    count = None if block.count is None else align_ranks(below, block.count)[1]
+    count = None if block.num_keys is None else align_ranks(below, block.num_keys)[1]
     weights = jnp.where(allowed, job.stream.share(below, count), 0)
     total = jnp.sum(weights, axis=-1, keepdims=True)
     if relative.falloff is not None:
@@ -309,10 +312,8 @@ def is_float(leaf: Any) -> bool:
 
 def parted(tree: Any, holds: Callable[[Any], bool]) -> tuple[Any, Any]:
     """The tree with the leaves for which something holds, and the tree with the others; None stands for the rest."""
-    leaves, structure = jax.tree.flatten(tree)
-    return tuple(
-        structure.unflatten([leaf if holds(leaf) == wanted else None for leaf in leaves]) for wanted in (True, False)
-    )
+    kept = jax.tree.map(lambda leaf: leaf if holds(leaf) else None, tree)
+    return kept, jax.tree.map(lambda leaf: None if holds(leaf) else leaf, tree)
 
 
 def joined(*trees: Any) -> Any:

@@ -75,11 +75,11 @@ class MaskRule:
 
         It is told by the least and the highest of what the rules read, each rule alone.
         """
-        indices = (Interval(index[0], index[-1]) for index in (query_index, key_index))
-        found, both = jnp.array(True), tuple(indices)
+        indices = [Interval(index[0], index[-1]) for index in (query_index, key_index)]
+        read, found = functools.partial(_gathered, query_index, key_index), jnp.array(True)
         for rule in self.rules:
-            arrays = align_ranks(*(_gathered(query_index, key_index, *read) for read in zip(rule.arrays, rule.reads)))
-            found &= jnp.any(interval(rule.allows(*both, *map(_over_block, arrays))).high)
+            arrays = align_ranks(*map(read, rule.arrays, rule.reads)) if rule.arrays else ()
+            found &= jnp.any(interval(rule.allows(*indices, *map(_over_block, arrays))).high)
         return found
 
 

@@ -28,7 +28,7 @@ def over_rows(tree: Any) -> Any:
 
 
 def over_features(x: Shaped[Array, "rows *others tokens f"], axis: int = -1) -> Shaped[Array, "rows *others tokens f"]:
-    """The same for `[rows, …, tokens, features]`, with one more axis over `tensor`, if each device of it has an item."""
+    """The same for `[rows, …, tokens, features]`, and one more axis over `tensor`, if each device has an item."""
     mesh = _mesh()
     if mesh is None:
         return x
@@ -74,4 +74,6 @@ def _mesh() -> Any:
     """The mesh that is set, if it can lay out activations."""
     mesh = jax.sharding.get_abstract_mesh()
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    return mesh if mesh.size > 1 and all(kinds.get(axis) == AxisType.Auto for axis in (*ROWS, FEATURES, CONTEXT)) else None
+    return (
+        mesh if mesh.size > 1 and all(kinds.get(axis) == AxisType.Auto for axis in (*ROWS, FEATURES, CONTEXT)) else None
+    )

@@ -1,9 +1,9 @@
 """Where a training state lies: a mesh of devices, and which axes of which arrays are spread over it.
 
 The mesh has the axes `population` (members that train side by side), `data` (rows of a batch), `fsdp` (rows, and
-parameters with all that the optimizer keeps of them; Rajbhandari et al. 2020, ZeRO stage 3), `context` (tokens of a row;
-Liu et al. 2023) and `tensor` (parameters and the features that they make; Shoeybi et al. 2019, §3). A model's table says
-which parameter goes where.
+parameters with all that the optimizer keeps of them; Rajbhandari et al. 2020, ZeRO stage 3), `context` (tokens of a
+row; Liu et al. 2023) and `tensor` (parameters and the features that they make; Shoeybi et al. 2019, §3). A model's
+table says which parameter goes where.
 """
 
 import math

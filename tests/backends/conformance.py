@@ -7,12 +7,16 @@ of the other cells as many are computed as let every two values meet.
 """
 
 import concurrent.futures
+import contextlib
 import functools
 import itertools
 import multiprocessing
+import os
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")  # for backends that need several
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +33,7 @@ from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Spec
 from attention_jax.ops.masking import causal_mask, combine, prefix_mask, segment_mask, valid_lens_mask, window_mask
 from attention_jax.ops.positions import make_encoding
+from attention_jax.training.placement import MESH, REST, make_mesh
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -58,7 +63,13 @@ AXES = {
     "encoding": ("none", "rotary", "alibi", "t5", "shaw", "fire", "kerple_log", "kerple_power"),
     "dropout": (0.0, 0.4),
     "dtype": ("float32", "bfloat16"),
-    "backend": ("reference", "chunked:queries=4,keys=3", "flex:queries=4,keys=3"),
+    "backend": (
+        "reference",
+        "chunked:queries=4,keys=3",
+        "ring:queries=1,keys=2",
+        "gathered:queries=2,keys=1",
+        "flex:queries=4,keys=3",
+    ),
     "mode": ("plain", "cached", "packed", "vmapped"),
 }
 TOLERANCE = {"float32": 3e-4, "bfloat16": 0.1}  # of the largest number of an array
@@ -121,8 +132,11 @@ SETTINGS = ("score", "normalizer", "encoding", "mask")
 CHANGES: dict[str, tuple[dict, ...]] = {
     "reference": ({"mode": "cached"}, {"dropout": 0.4}, {"dtype": "bfloat16"}),
     "chunked": ({"mode": "cached"}, {"mode": "packed"}, {"mode": "vmapped", "dropout": 0.4}, {"dtype": "bfloat16"}),
+    "ring": ({"mode": "cached"}, {"mode": "packed"}, {"mode": "vmapped", "dropout": 0.4}, {"dtype": "bfloat16"}),
+    "gathered": ({"mode": "cached"}, {"mode": "packed"}, {"mode": "vmapped", "dropout": 0.4}, {"dtype": "bfloat16"}),
     "flex": ({"mode": "cached"}, {"mode": "packed"}, {"mode": "vmapped", "dropout": 0.4}, {"dtype": "bfloat16"}),
 }
+OVER_DEVICES = ("ring", "gathered")  # whose texts lie over all devices that there are
 
 
 def few():
@@ -246,8 +260,10 @@ def expected(cell, variables, texts):
 
 def errors(cell):
     """How far a cell is from the oracle, forward and by every gradient, relative to the largest number of each."""
-    run = functools.partial(valued, computed, cell)
-    found = jax.jit(jax.vmap(run) if cell.mode == "vmapped" else run)(*arguments(cell))
+    run, given = functools.partial(valued, computed, cell), arguments(cell)
+    mesh = make_mesh({**MESH, "data": 1, "context": REST})
+    with jax.set_mesh(mesh) if _name(cell.backend) in OVER_DEVICES else contextlib.nullcontext():
+        found = jax.jit(jax.vmap(run) if cell.mode == "vmapped" else run)(*given)
     found, wanted = (jax.tree_util.tree_leaves_with_path(tree) for tree in (found, right(cell)))
     scale = max(np.abs(leaf).max(initial=0) for _, leaf in wanted)
     return {
@@ -297,15 +313,16 @@ def verdict(cell):
 
 
 def acceptance():
-    """What each backend takes, a table of scores by normalizers and a line an encoding."""
-    lines = []
+    """What each backend takes, a table of scores by normalizers for all that take the same."""
+    tables: dict[str, list[str]] = {}
     for backend in AXES["backend"]:
-        lines += [f"\n`{backend.partition(':')[0]}`\n", "| | " + " | ".join(map(_name, AXES["normalizer"])) + " |"]
+        lines = ["| | " + " | ".join(map(_name, AXES["normalizer"])) + " |"]
         lines += ["|---" * (1 + len(AXES["normalizer"])) + "|"]
         for score in AXES["score"]:
             cells = [Cell(score, n, "none", "none", 0.0, "float32", backend, "plain") for n in AXES["normalizer"]]
             lines.append(f"| {_name(score)} | " + " | ".join("–" if refusal(c) else "✓" for c in cells) + " |")
-    return "\n".join(lines)
+        tables.setdefault("\n".join(lines), []).append(f"`{_name(backend)}`")
+    return "\n".join(f"\n{', '.join(names)}\n\n{table}" for table, names in tables.items())
 
 
 def _name(text):

@@ -16,7 +16,7 @@ from attention_jax.ops import masking
 from attention_jax.ops.dropout import drop
 from attention_jax.ops.positions import make_encoding
 
-_, CHUNKED, FLEX = AXES["backend"]
+_, CHUNKED, *_, FLEX = AXES["backend"]
 PLAIN = Cell("scaled_dot", "softmax", "causal", "none", 0.0, "float32", CHUNKED, "plain")
 
 
@@ -139,7 +139,7 @@ def test_the_docs_carry_what_each_backend_takes():
         ({"normalizer": "sum", "score": "kernel", "encoding": "alibi"}, "a position encoding that adds a bias"),
         (
             {"backend": "fused"},
-            "backend='fused': choose one of reference, chunked, flex, cudnn, triton, flash, splash, tokamax",
+            "backend='fused': choose one of reference, chunked, ring, gathered, flex, cudnn, triton, flash, splash",
         ),
         ({"backend": "flex", "normalizer": "sigmoid"}, "backend='flex': this normalizer is no softmax. Choose"),
         ({"backend": "flex", "encoding": "shaw"}, "this encoding's bias reads more of a query than its position"),

@@ -1,18 +1,15 @@
-"""Texts whose tokens lie over devices: exact, balanced, and never a device with all pairs. Suits any number of devices."""
+"""Texts whose tokens lie over devices, as many as there are: exact, balanced, and never all pairs at once."""
 
 import contextlib
 import functools
-import os
+import math
 import re
-import subprocess
-import sys
 from collections import Counter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import ROOT
 
 from attention_jax import backends
 from attention_jax.backends import folding
@@ -157,3 +154,22 @@ def test_causal_work_is_the_same_on_all_devices_and_nothing_is_done_twice(monkey
     owners = Counter(min(query // size, parts - 1 - query // size) for query, _ in found)
     assert sorted(owners) == list(range(DEVICES))
     assert len(set(owners.values())) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "sends", "sends_no"),
+    [("ring", "collective-permute", "all-gather"), ("gathered", "all-gather", "all-to-all")],
+)
+def test_a_ring_never_has_all_keys_and_nobody_has_all_pairs(name, sends, sends_no):
+    length = 512
+    x = jax.ShapeDtypeStruct((1, length, SIZE), jnp.float32)
+    run = lambda x: backends.attend(  # noqa: E731
+        f"{name}:queries=32,keys=32", x, x, x, mask=causal_mask(length, length)
+    ).values.sum()
+    with jax.set_mesh(mesh()):
+        place = jax.sharding.NamedSharding(mesh(), jax.sharding.PartitionSpec(None, "context"))
+        text = jax.jit(jax.grad(run), in_shardings=place, out_shardings=place).lower(x).compile().as_text()
+    largest = max(math.prod(map(int, sizes.split(","))) for sizes in re.findall(r"f32\[([\d,]+)\]", text))
+    assert f" {sends}(" in text
+    assert f" {sends_no}(" not in text
+    assert largest <= length * SIZE // (DEVICES if name == "ring" else 1)
