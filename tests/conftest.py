@@ -5,8 +5,9 @@ import signal
 import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Two devices; and programs that run once are not worth optimising: tests spend their time compiling.
-FLAGS = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+DEVICES = os.environ.get("ATTENTION_JAX_TEST_DEVICES", "2")
+# Programs that run once are not worth optimising: tests spend their time compiling.
+FLAGS = f"--xla_force_host_platform_device_count={DEVICES} --xla_backend_optimization_level=0"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 
 import attention_jax  # noqa: F401  # adds to XLA_FLAGS what the installed jaxlib needs

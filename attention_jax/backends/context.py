@@ -82,15 +82,15 @@ def paired(devices: int, tree: Any) -> Any:
 
     Parts are halves of the arrays' first axis. The first halves go to one device each, and so do the second ones.
     """
-    return _exchanged(tree, _routes(devices))
+    return _exchanged(tree, routes(devices))
 
 
 def unpaired(devices: int, tree: Any) -> Any:
     """What `paired` was given."""
-    return _exchanged(tree, [[(to, start) for start, to in route] for route in _routes(devices)])
+    return _exchanged(tree, [[(to, start) for start, to in route] for route in routes(devices)])
 
 
-def _routes(devices: int) -> list[Route]:
+def routes(devices: int) -> list[Route]:
     """Where the first halves go, and the second ones."""
     owner = lambda part: min(part, 2 * devices - 1 - part)  # noqa: E731
     return [[(device, owner(2 * device + half)) for device in range(devices)] for half in range(2)]

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import math
 import re
-from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ import pytest
 
 from attention_jax import backends
 from attention_jax.backends import folding
+from attention_jax.backends.context import routes
 from attention_jax.ops.attention import Relative
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Spec
@@ -127,33 +127,55 @@ def test_without_a_mesh_or_on_one_device_they_are_chunked_bit_by_bit(name):
         assert programs[0] == programs[1]
 
 
-def pairs_read(monkeypatch, function, name, length):
-    """The first query and the first key of every pair of blocks that a causal attention computes."""
-    found, step = [], getattr(folding, function)
+def blocks_read(monkeypatch, name, mask):
+    """How many blocks of keys each query reads, forward and in the gradient, and how many of queries read each key."""
 
-    def seen(job, block, keys, *more):
-        jax.debug.callback(lambda *pair: found.append(tuple(map(int, pair))), block.indices[0], keys.indices[0])
-        return step(job, block, keys, *more)
+    def count(job, block, keys, scores, allowed, peak):
+        return jnp.zeros_like(peak), jnp.ones((*scores.shape[:-1], keys.value.shape[-1]))
 
-    monkeypatch.setattr(folding, function, seen)
-    x = jnp.ones((1, length, SIZE))
-    run = lambda x: backends.attend(name, x, x, x, mask=causal_mask(length, length)).values.sum()  # noqa: E731
+    monkeypatch.setattr(folding, "_shares", count)
+    monkeypatch.setattr(folding, "_pulled", lambda *given: jax.tree.map(lambda total: total + 1, given[-1]))
+    run = lambda *x: backends.attend(name, *x, mask=mask, normalize="sigmoid").values  # noqa: E731
+    x = jnp.ones((1, mask.num_keys, 1))  # sigmoid adds up without dividing
     with jax.set_mesh(mesh()):
-        jax.block_until_ready(jax.jit(jax.grad(run))(x))
-        jax.effects_barrier()
-    return found
+        values, pull = jax.jit(functools.partial(jax.vjp, run))(x, x, x)
+        found = (values, *pull(jnp.ones_like(values)))
+    return [np.array(each)[0, :, 0] for each in found]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("function", ["_added", "_pulled"])
-def test_causal_work_is_the_same_on_all_devices_and_nothing_is_done_twice(monkeypatch, function, name):
-    parts, size = 2 * DEVICES, 6
-    found = pairs_read(monkeypatch, function, f"{name}:queries=3,keys=3", parts * size)
-    blocks = range(0, parts * size, 3)
-    assert sorted(found) == [(query, key) for query in blocks for key in blocks if key <= query]
-    owners = Counter(min(query // size, parts - 1 - query // size) for query, _ in found)
-    assert sorted(owners) == list(range(DEVICES))
-    assert len(set(owners.values())) == 1
+PARTS, BLOCK = 2 * DEVICES, 3
+LENGTH = 2 * PARTS * BLOCK  # two blocks a part
+
+
+@pytest.mark.parametrize("name", ["chunked", *NAMES])
+@pytest.mark.parametrize("reach", [LENGTH, 4])
+def test_pairs_of_blocks_that_the_mask_empties_are_skipped_and_others_read_once(monkeypatch, name, reach):
+    mask = combine(causal_mask(LENGTH, LENGTH), window_mask(LENGTH, LENGTH, reach))
+    blocks = np.array(mask.block(*[jnp.arange(LENGTH)] * 2)).reshape(*[LENGTH // BLOCK, BLOCK] * 2).any(axis=(1, 3))
+    values, of_query, *of_keys = blocks_read(monkeypatch, f"{name}:queries=3,keys=3", mask)
+    for found in (values, of_query):
+        np.testing.assert_array_equal(found, np.repeat(blocks.sum(axis=1), BLOCK))
+    for found in of_keys:
+        np.testing.assert_array_equal(found, np.repeat(blocks.sum(axis=0), BLOCK))
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_causal_work_is_the_same_on_all_devices_in_every_round(devices):
+    held = [
+        {2 * start + half for half in range(2) for start, to in routes(devices)[half] if to == device}
+        for device in range(devices)
+    ]
+    assert sorted(part for parts in held for part in parts) == list(range(2 * devices))
+    for turn in range(devices):
+        work = [
+            sum(
+                1 if key < query else 0.5 if key == query else 0
+                for query in held[device]
+                for key in held[(device - turn) % devices]
+            )
+            for device in range(devices)
+        ]
+        assert work == [2] * devices
 
 
 @pytest.mark.parametrize(
