@@ -127,6 +127,12 @@ GENERATE = {
     "context": 0,  # tokens that are read at most, then the later half is read again; 0: all, however many
 }
 
+STATISTICS = {  # of every head's weights: entropy, distance, mass on the first key, and the largest
+    "rows": 4,  # of held-out text, the first; 0: none
+    "length": 0,  # tokens of a row, any number: no map of weights is made; 0: data.length
+    "top": 4,  # of how many keys a query's largest weights are kept
+}
+
 # What a model has on every corpus: overrides of the sections above, of "mesh" and of "precision".
 BUDGETS: dict[str, dict[str, dict]] = {
     "gpt_1b3": {
@@ -182,6 +188,7 @@ def get_config(variant="cpu,characters"):
             "model": MODELS[model] | recipe.get("model", {}),
             **chosen,
             "generate": GENERATE | {"context": chosen["data"]["length"]},  # beyond what it saw a model writes worse
+            "statistics": STATISTICS,
             "distributed": "off",  # hosts: auto (SLURM, TPU, GKE, Open MPI), or the first one's HOST:PORT
             "population": POPULATION,
             "sweep": SWEEP,

@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.reports.figures import Figure
+from attention_jax.reports.heads import heads_figure
 from attention_jax.reports.language_model import learning_curves, result_table, samples_table, text_table
 from attention_jax.reports.page import Table
 from attention_jax.runs.config import flatten
@@ -15,7 +16,7 @@ from attention_jax.runs.folder import Run
 from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, trainer_of
-from attention_jax.tasks.language_model import prompts
+from attention_jax.tasks.language_model import heads, prompts
 from attention_jax.tasks.language_model.messages import tell_text
 from attention_jax.tasks.language_model.opened import OpenedLanguageModel
 from attention_jax.tasks.language_model.session import Session
@@ -51,6 +52,7 @@ def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
         for loss, variables in zip(logged, every, strict=True)
     ]
     prompts.write_samples(session, config, every[0], run.own)
+    heads.write_statistics(session, config, every[0], run.own)
     data = {} if session.source.text is None else {k: v for k, v in session.source.text.meta.items() if k != "digests"}
     more = {"backend": session.model.backend, "cost": session.cost | pace(run, config), "data": data}
     return over_seeds(results) | more
@@ -81,6 +83,7 @@ def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used."""
     require_keys("evaluate", config.evaluate, EVALUATED)
     require_keys("generate", config.generate, GENERATED)
+    require_keys("statistics", config.statistics, heads.KEYS)
     check_training(config)
     check_usable(Session(config, None, OPENERS))
 
@@ -89,12 +92,15 @@ def check_usable(session: Session) -> None:
     """Raise UserError for values of the data, the model, and what it writes that cannot be used."""
     session.check()
     prompts.require_usable(session.config.generate)
+    heads.require_usable(session.config.statistics)
 
 
 def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Figure]:
-    """Learning curves."""
-    del session, config, result
-    return [learning_curves(run.metrics(), run.subfolder("figures") / "learning.png")]
+    """Learning curves, and what the first seed's heads do with held-out text."""
+    del session, result
+    folder, found = run.subfolder("figures"), heads.read_statistics(run.own)
+    drawn = [learning_curves(run.metrics(), folder / "learning.png")]
+    return [*drawn, heads_figure(found, folder / "heads.png", config.seeds[0])] if found else drawn
 
 
 def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Table]:

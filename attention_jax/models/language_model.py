@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -13,12 +14,13 @@ from attention_jax.modules.mixers import ATTENTION, MIXERS
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.stacking import Layered
-from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Look, Reading, into_cache, look_at
+from attention_jax.modules.transformer import PLAIN, EncoderLayer, LayerSpec, Look, Reading, into_cache, look_at
 from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, causal_mask, combine, keys_mask, segment_mask
 from attention_jax.ops.placing import over_features
 from attention_jax.ops.positions import require_room
+from attention_jax.ops.statistics import Statistics, Summary
 
 KIND = "decoder"  # of attention: the only one
 STACK = "layers"  # of layers: the only one
@@ -119,10 +121,34 @@ class LanguageModel(Layered, kw_only=True):
 
         Raises ValueError for a mixer that does not attend.
         """
+        return self._shown(tokens, positions, segments, edits, Look(with_heads=True))
+
+    def statistics(
+        self,
+        tokens: Int[Array, "batch t"],
+        positions: Int[Array, "#batch t"] | None = None,
+        segments: Int[Array, "batch t"] | None = None,
+        edits: Edits = NO_EDITS,
+        *,
+        top: int = 4,
+        parts: Int[Array, "#batch t"] | None = None,
+        num_parts: int = 0,
+    ) -> dict[str, Statistics]:
+        """{"decoder": statistics of every head's weights}, `[batch, layers, heads, T, …]`, for texts of any length.
+
+        No map of weights is made: memory grows with T and not with its square. `top`, `parts` and `num_parts` are those
+        of a `Summary`; the first key is that of each segment. Raises ValueError for a mixer that does not attend.
+        """
+        places = _places(tokens, segments)
+        summary = Summary(top, num_parts, parts, places, places)
+        return self._shown(tokens, positions, segments, edits, Look(summary=summary))
+
+    def _shown(
+        self, tokens: Array, positions: Array | None, segments: Array | None, edits: Edits, look: Look
+    ) -> dict[str, Any]:
         if self.layer.mixer in MIXERS:
             raise ValueError(f"mixer={self.layer.mixer!r}: has no attention to show.")
-        heads: Any = self._read(tokens, positions, segments, edits=edits, with_heads=True)[1]
-        return {KIND: batch_first(heads)}
+        return {KIND: batch_first(self._read(tokens, positions, segments, edits=edits, look=look)[1])}
 
     def init_cache(self, positions: Int[Array, "batch room"]) -> Cache:
         """The cache before the first token of texts whose tokens will have these `positions`.
@@ -176,8 +202,8 @@ class LanguageModel(Layered, kw_only=True):
         dropout: Dropout | None = None,
         valid: Array | None = None,
         edits: Edits = NO_EDITS,
-        with_heads: bool = False,
-    ) -> tuple[Array, Heads | None]:
+        look: Look = PLAIN,
+    ) -> tuple[Array, Any]:
         length = tokens.shape[-1]
         if positions is None:
             self.require_room(length)
@@ -186,12 +212,12 @@ class LanguageModel(Layered, kw_only=True):
         reading = Reading(mask, QueryKeyPositions(positions, positions))
 
         def read(block, x, index, edit):
-            x, _, heads = block(x, valid, reading, dropout and dropout.fold(1000 + index), Look(edit, with_heads))
-            return x, heads
+            x, _, shown = block(x, valid, reading, dropout and dropout.fold(1000 + index), look._replace(edit=edit))
+            return x, shown
 
         x = self._embed(tokens, positions, dropout)
-        x, heads = self.through(STACK, self.blocks, read, x, edits.get(KIND, UNCHANGED))
-        return self._logits(x, valid, dropout is not None), heads
+        x, shown = self.through(STACK, self.blocks, read, x, edits.get(KIND, UNCHANGED))
+        return self._logits(x, valid, dropout is not None), shown
 
     def _mask(self, tokens: Array, segments: Array | None, valid: Array | None) -> tuple[Mask | None, Array]:
         """The mask of attention, and which tokens are not padding."""
@@ -214,6 +240,15 @@ class LanguageModel(Layered, kw_only=True):
             x = self.last_norm(x, valid, is_training)
         logits = tied_logits(self.embedding, x) if self.is_tied else self.logits(x)
         return over_features(logits)
+
+
+def _places(tokens: Int[Array, "batch t"], segments: Int[Array, "batch t"] | None) -> Int[Array, "#batch t"]:
+    """Where each token stands in its text, or in its segment of a packed row."""
+    index = jnp.arange(tokens.shape[-1])[None]
+    if segments is None:
+        return index
+    begins = segments != jnp.pad(segments, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
 
 
 def mask_of(

@@ -13,13 +13,23 @@ from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.stacking import Layered
-from attention_jax.modules.transformer import DecoderLayer, EncoderLayer, LayerSpec, Look, Reading, into_cache, look_at
+from attention_jax.modules.transformer import (
+    PLAIN,
+    DecoderLayer,
+    EncoderLayer,
+    LayerSpec,
+    Look,
+    Reading,
+    into_cache,
+    look_at,
+)
 from attention_jax.ops.cache import Cache, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
 from attention_jax.ops.placing import over_features
 from attention_jax.ops.positions import require_room
 from attention_jax.ops.shapes import require_choice
+from attention_jax.ops.statistics import Statistics, Summary
 
 SHARED = ("none", "target", "all")
 KINDS = ("encoder", "decoder")  # of self-attention
@@ -153,13 +163,13 @@ class Transformer(Layered, kw_only=True):
         edits: Edits = NO_EDITS,
     ) -> Memory:
         """The source's memory; tokens from a sentence's length on are padding."""
-        return self._encode(source, lengths, dropout, edits, False)[0]
+        return self._encode(source, lengths, dropout, edits)[0]
 
     def decode(
         self, memory: Memory, inputs: Int[Array, "batch t"], dropout: Dropout | None = None, edits: Edits = NO_EDITS
     ) -> Float[Array, "batch t v"]:
         """Logits of every next token, teacher forced."""
-        return self._teach(memory, inputs, dropout, edits, False)[0]
+        return self._teach(memory, inputs, dropout, edits)[0]
 
     def attention(
         self,
@@ -172,9 +182,27 @@ class Transformer(Layered, kw_only=True):
 
         Weights are `[batch, layers, heads, Q, K]`, outputs `[batch, layers, heads, Q, F]`.
         """
-        memory, encoder = self._encode(source, lengths, None, edits, True)
-        kinds = self._teach(memory, inputs, None, edits, True)[1] | ({"encoder": encoder} if encoder else {})
-        return {kind: batch_first(heads) for kind, heads in kinds.items()}
+        return self._shown(source, lengths, inputs, edits, Look(with_heads=True))
+
+    def statistics(
+        self,
+        source: Int[Array, "batch s"],
+        lengths: Int[Array, " batch"],
+        inputs: Int[Array, "batch t"],
+        edits: Edits = NO_EDITS,
+        *,
+        top: int = 4,
+    ) -> dict[str, Statistics]:
+        """Statistics of the weights that `attention` gives, by kind, `[batch, layers, heads, Q, …]`.
+
+        No map of weights is made: memory does not grow with the square of a length. `top` is that of a `Summary`.
+        """
+        return self._shown(source, lengths, inputs, edits, Look(summary=Summary(top)))
+
+    def _shown(self, source: Array, lengths: Array, inputs: Array, edits: Edits, look: Look) -> dict[str, Any]:
+        memory, encoder = self._encode(source, lengths, None, edits, look)
+        kinds = self._teach(memory, inputs, None, edits, look)[1] | ({"encoder": encoder} if encoder else {})
+        return {kind: batch_first(shown) for kind, shown in kinds.items()}
 
     def init_cache(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first token, with room for `max_length` tokens."""
@@ -213,41 +241,41 @@ class Transformer(Layered, kw_only=True):
         return logits.reshape(*tokens.shape, -1), read
 
     def _encode(
-        self, source: Array, lengths: Array, dropout: Dropout | None, edits: Edits, with_heads: bool
-    ) -> tuple[Memory, Heads | None]:
+        self, source: Array, lengths: Array, dropout: Dropout | None, edits: Edits, look: Look = PLAIN
+    ) -> tuple[Memory, Any]:
         valid = jnp.arange(source.shape[-1])[None, :] < lengths[:, None]
         table = self.target_embedding if self.shared == "all" else self.source_embedding
         positions = _in_order(source)
         reading = Reading(valid_lens_mask(lengths, source.shape[-1]), positions)
 
         def read(layer, x, index, edit):
-            x, _, heads = layer(x, valid, reading, dropout and dropout.fold(1000 + index), Look(edit, with_heads))
-            return x, heads
+            x, _, shown = layer(x, valid, reading, dropout and dropout.fold(1000 + index), look._replace(edit=edit))
+            return x, shown
 
         x = self._embed(table, source, "encoder", positions.queries, dropout)
-        x, heads = self.through("encoders", self.encoders, read, x, edits.get("encoder", UNCHANGED))
+        x, shown = self.through("encoders", self.encoders, read, x, edits.get("encoder", UNCHANGED))
         if self.layer.norm_first:
             x = self.encoder_norm(x, valid, dropout is not None)
-        return Memory(x, lengths), heads
+        return Memory(x, lengths), shown
 
     def _teach(
-        self, memory: Memory, inputs: Array, dropout: Dropout | None, edits: Edits, with_heads: bool
-    ) -> tuple[Array, dict[str, Heads]]:
+        self, memory: Memory, inputs: Array, dropout: Dropout | None, edits: Edits, look: Look = PLAIN
+    ) -> tuple[Array, dict[str, Any]]:
         valid = (inputs != PADDING) & (memory.lengths > 0)[:, None]
         reading = Reading(causal_mask(inputs.shape[-1], inputs.shape[-1]), _in_order(inputs))
         known = valid_lens_mask(memory.lengths, memory.encoded.shape[-2])
 
         def read(layer, x, index, of_kinds):
-            looks = {kind: Look(edit, with_heads) for kind, edit in of_kinds.items()}
+            looks = {kind: look._replace(edit=edit) for kind, edit in of_kinds.items()}
             projected, folded = layer.project_memory(memory.encoded), dropout and dropout.fold(2000 + index)
-            x, _, heads = layer(x, valid, reading, projected, known, folded, looks)
-            return x, heads
+            x, _, shown = layer(x, valid, reading, projected, known, folded, looks)
+            return x, shown
 
         x = self._embed(self.target_embedding, inputs, "decoder", reading.positions.queries, dropout)
-        x, heads = self.through(
+        x, shown = self.through(
             "decoders", self.decoders, read, x, {kind: edits.get(kind, UNCHANGED) for kind in READING}
         )
-        return self._logits(x, valid, dropout is not None), heads
+        return self._logits(x, valid, dropout is not None), shown
 
     def _embed(self, table: nn.Embed, tokens: Array, kind: str, positions: Array, dropout: Dropout | None) -> Array:
         encoding = self.encoder_encoding if kind == "encoder" else self.decoder_encoding

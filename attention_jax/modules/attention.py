@@ -22,6 +22,7 @@ from attention_jax.ops.normalizing import make_normalizer
 from attention_jax.ops.placing import over_features
 from attention_jax.ops.positions import make_encoding
 from attention_jax.ops.scoring import make_score
+from attention_jax.ops.statistics import Statistics, Summary, attend_with_statistics
 
 POSITIONS = ("positions", "encoder_positions", "decoder_positions")  # keys of models that name encodings
 
@@ -96,8 +97,11 @@ class Heads(NamedTuple):
     outputs: Float[Array, "batch h q f"]
 
 
-def batch_first(heads: Heads) -> Heads:
-    """The heads of all layers, `[layers, batch, heads, …]`, as `[batch, layers, heads, …]`."""
+Shown = Heads | Statistics | None  # what each head did, or statistics of its weights, if they were asked for
+
+
+def batch_first(heads: Any) -> Any:
+    """What the heads of all layers did, `[layers, batch, heads, …]`, as `[batch, layers, heads, …]`."""
     return jax.tree.map(lambda array: jnp.moveaxis(array, 0, 1), heads)
 
 
@@ -180,36 +184,43 @@ class MultiHeadAttention(nn.Module):
         edit: Edit = UNCHANGED,
         with_heads: bool = False,
         is_cached: bool = False,
-    ) -> tuple[Float[Array, "batch t d"], Heads | None]:
-        """What each token of `x` reads from the memory, and what each head did if `with_heads`.
+        summary: Summary | None = None,
+    ) -> tuple[Float[Array, "batch t d"], Shown]:
+        """What each token of `x` reads from the memory; what each head did if `with_heads`, and with a `summary` that.
 
-        `mask` is `[..., T, S]`, without heads. With `with_heads` the backend is `reference`, whichever one trains; of
-        a cache it is one that reads caches.
+        `mask` is `[..., T, S]`, without heads. With `with_heads` the backend is `reference`, whichever one trains, and
+        with a `summary` the same in blocks of queries; of a cache it is one that reads caches.
         """
         query_BxNxTxF = self._split(x @ self.matrices["query"].astype(self.dtype), self.heads)
         if self.qk_norm:
             query_BxNxTxF = rms_norm(query_BxNxTxF, self.gains["query"])
-        backend = backends.of_caches(self.spec.backend) if is_cached else self.spec.backend
-        found = backends.attend(
-            "reference" if with_heads else backend,
-            self._grouped(self._rotated(query_BxNxTxF, positions and positions.queries)),
-            memory.key[:, :, None],
-            memory.value[:, :, None],
-            score=self.spec.score,
-            score_params=tuple(array.astype(self.dtype) for array in self.score_params),
-            normalize=self.spec.normalize,
-            normalizer_params=tuple(self._by_group(sink) for sink in self.sinks),
-            mask=None if mask is None else with_axes(mask, 2),
-            relative=self._relative(positions),
-            dropout=dropout,
-            replacement=self._replacement(edit),
-            with_weights=with_heads,
-        )
-        outputs_BxNxTxF = edited(self._joined(found.values), edit)
+        query_BxKxGxTxF = self._grouped(self._rotated(query_BxNxTxF, positions and positions.queries))
+        read = query_BxKxGxTxF, memory.key[:, :, None], memory.value[:, :, None]
+        asked = self._asked(mask, positions, edit) | {"dropout": dropout}
+        told: Any
+        if summary is not None:
+            values, told = attend_with_statistics(*read, summary.with_axes(2), **asked)
+        else:
+            backend = backends.of_caches(self.spec.backend) if is_cached else self.spec.backend
+            name = "reference" if with_heads else backend
+            values, told = backends.attend(name, *read, **asked, with_weights=with_heads)
+        outputs_BxNxTxF = edited(self._joined(values), edit)
         outputs_BxTxNxF = jnp.moveaxis(outputs_BxNxTxF, -3, -2)
         joined_BxTxD = outputs_BxTxNxF.reshape(*outputs_BxTxNxF.shape[:-2], self.width)
-        heads = Heads(self._joined(found.weights), outputs_BxNxTxF) if with_heads else None
-        return joined_BxTxD @ self.out.astype(self.dtype), heads
+        shown = jax.tree.map(self._joined, told)
+        return joined_BxTxD @ self.out.astype(self.dtype), Heads(shown, outputs_BxNxTxF) if with_heads else shown
+
+    def _asked(self, mask: Mask | None, positions: QueryKeyPositions | None, edit: Edit) -> dict[str, Any]:
+        """What is asked of attention, beside queries, keys and values: the keywords of `backends.attend`."""
+        return {
+            "score": self.spec.score,
+            "score_params": tuple(array.astype(self.dtype) for array in self.score_params),
+            "normalize": self.spec.normalize,
+            "normalizer_params": tuple(self._by_group(sink) for sink in self.sinks),
+            "mask": None if mask is None else with_axes(mask, 2),
+            "relative": self._relative(positions),
+            "replacement": self._replacement(edit),
+        }
 
     def _relative(self, positions: QueryKeyPositions | None) -> Relative:
         """The encoding's bias and mix, for heads that are grouped by the keys that they share."""
@@ -247,7 +258,7 @@ class MultiHeadAttention(nn.Module):
         return x_BxNxTxF.reshape(batch, self.kv_heads, self.heads // self.kv_heads, *rest)
 
     def _joined(self, x_BxKxGxTxS: Any) -> Array:
-        return x_BxKxGxTxS.reshape(len(x_BxKxGxTxS), self.heads, *x_BxKxGxTxS.shape[-2:])
+        return x_BxKxGxTxS.reshape(len(x_BxKxGxTxS), self.heads, *x_BxKxGxTxS.shape[3:])
 
     def _split(self, x_BxTxD: Array, heads: int) -> Array:
         x_BxTxNxF = x_BxTxD.reshape(*x_BxTxD.shape[:-1], heads, -1)

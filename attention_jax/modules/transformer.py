@@ -15,9 +15,9 @@ from attention_jax.modules.attention import (
     AttentionSpec,
     Edit,
     Edits,
-    Heads,
     KeyValue,
     MultiHeadAttention,
+    Shown,
     cross_spec,
 )
 from attention_jax.modules.mixers import ALL, ATTENTION, MIXERS, WINDOW
@@ -29,6 +29,7 @@ from attention_jax.ops.placing import over_features
 from attention_jax.ops.positions import Encoding, Spec, make_encoding, require_usable
 from attention_jax.ops.shapes import require_choice, require_unset
 from attention_jax.ops.stacking import at_layer
+from attention_jax.ops.statistics import Summary
 
 ACTIVATIONS: dict[str, Callable] = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu}
 SITES = ("embeddings", "residual", "attention", "hidden")
@@ -189,12 +190,13 @@ class Residual(nn.Module):
 class Look(NamedTuple):
     """What is asked of a layer's heads: a change of them, and whether to return their weights and outputs.
 
-    With `is_cached`, what they read is a cache.
+    With `is_cached`, what they read is a cache. With a `summary`, they return statistics of their weights instead.
     """
 
     edit: Edit = UNCHANGED
     with_heads: bool = False
     is_cached: bool = False
+    summary: Summary | None = None
 
 
 PLAIN = Look()
@@ -214,7 +216,7 @@ class Reading(NamedTuple):
 
     def by(
         self, attention: MultiHeadAttention, x: Float[Array, "batch t d"], dropout: Dropout | None, look: Look
-    ) -> tuple[Float[Array, "batch t d"], tuple[KeyValue, Heads | None]]:
+    ) -> tuple[Float[Array, "batch t d"], tuple[KeyValue, Shown]]:
         """What each token of `x` reads; the keys and values that were read, and what each head did."""
         read = self.join(attention.project(x, self.positions.queries))
         out, heads = attention(x, read, self.mask, dropout, self.positions, *look)
@@ -267,7 +269,7 @@ class EncoderLayer(nn.Module):
         reading: Reading,
         dropout: Dropout | None,
         look: Look = PLAIN,
-    ) -> tuple[Float[Array, "batch s d"], KeyValue | None, Heads | None]:
+    ) -> tuple[Float[Array, "batch s d"], KeyValue | None, Shown]:
         """The tokens after this layer, the keys and values that were read, and what each head did.
 
         The last two are None for other mixers.
@@ -314,7 +316,7 @@ class DecoderLayer(nn.Module):
         memory_mask: Mask,
         dropout: Dropout | None = None,
         looks: Mapping[str, Look] = {},
-    ) -> tuple[Float[Array, "batch t d"], KeyValue, dict[str, Heads | None]]:
+    ) -> tuple[Float[Array, "batch t d"], KeyValue, dict[str, Shown]]:
         """The tokens after this layer, the keys and values of self-attention, and what each head did, by kind.
 
         `looks` are by kind, "decoder" and "cross".

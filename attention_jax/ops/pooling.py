@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.dropout import Dropout, drop
@@ -134,24 +134,34 @@ def kernel_regression(
     def estimate(query, mask):
         return pool(kernel_weights(query, key, kernel, width, mask, empty), value)
 
-    size = max(PAIRS // max(key.shape[-2], 1), 1)
-    return estimate(query, mask) if query.shape[-2] <= size else _in_blocks(estimate, query, mask, key.shape[-2], size)
-
-
-def _in_blocks(estimate: Callable, query: Array, mask: Mask | None, num_keys: int, size: int) -> Values:
-    """`estimate(query, mask)` of all queries, `size` of them at a time; the last block is padded."""
-    length = query.shape[-2]
-    index = jnp.arange(-(-length // size) * size).reshape(-1, size)
+    length, num_keys = query.shape[-2], key.shape[-2]
+    size = max(PAIRS // max(num_keys, 1), 1)
+    if length <= size:
+        return estimate(query, mask)
     rule = None if mask is None else as_rule(mask, length, num_keys)
 
-    @jax.checkpoint
-    def of_block(index):
-        rows = jnp.minimum(index, length - 1)
+    def of_rows(rows):
         allowed = None if rule is None else rule.block(rows, jnp.arange(num_keys))
         return estimate(jnp.take(query, rows, axis=-2), allowed)
 
-    found = jnp.moveaxis(jax.lax.map(of_block, index), 0, -3)  # [..., blocks, q, V]
-    return found.reshape(*found.shape[:-3], -1, found.shape[-1])[..., :length, :]
+    return by_rows(of_rows, length, size)
+
+
+def by_rows(of_rows: Callable[[Int[Array, " q"]], Any], length: int, size: int) -> Any:
+    """`of_rows(indices)` of all `length` queries, at most `size` at a time; its arrays are `[..., q, n]`.
+
+    The last block is filled up with the last query. Gradients compute every block again.
+    """
+    if length <= size:
+        return of_rows(jnp.arange(length))
+    index = jnp.arange(-(-length // size) * size).reshape(-1, size)
+    found = jax.lax.map(jax.checkpoint(of_rows), jnp.minimum(index, length - 1))
+
+    def joined(blocks):
+        array = jnp.moveaxis(blocks, 0, -3)  # [..., blocks, q, n]
+        return array.reshape(*array.shape[:-3], index.size, array.shape[-1])[..., :length, :]
+
+    return jax.tree.map(joined, found)
 
 
 def pool(weights: Weights, value: Float[Array, "*#batch k v"]) -> Values:

@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from texts import DOCUMENTS, write_jsonl
 
@@ -13,7 +14,7 @@ TINY = {
     "data.length": 16, "data.batch": 4, "data.held_out": 0.1, "data.held_out_test": 0.1, "seeds": (0, 1),
     "evaluate.batch": 8, "evaluate.tokens": 64, "optimizer.warmup_steps": 2, "train.steps": 12,
     "train.steps_per_call": 3, "train.log_every": 3, "train.evaluate_every": 6, "train.checkpoint_every": 6,
-    "generate.tokens": 20,
+    "generate.tokens": 20, "statistics.rows": 3, "statistics.length": 8, "statistics.top": 2,
 }  # fmt: skip
 CONFIG = "configs/language_model.py:cpu,characters"
 FIGURES = ("loss", "perplexity", "perplexity_per_word", "bits_per_byte")
@@ -54,6 +55,19 @@ def test_a_run_is_validated_while_it_trains_and_ends_with_figures_of_all_that_is
     page = (run / "report.html").read_text()
     for shown in ("perplexity a word", "bits a byte", "95% intervals", "Written without a prompt, seed 0"):
         assert shown in page
+
+
+def test_what_its_heads_do_with_held_out_text_is_kept_and_drawn(trained):
+    _, run, _ = trained
+    with np.load(run / "statistics.npz") as kept:
+        found = dict(kept)
+    assert found["entropy"].shape == found["distance"].shape == found["first"].shape == (3, 1, 2, 8)
+    assert found["top_keys"].shape == found["top_weights"].shape == (3, 1, 2, 8, 2)
+    assert np.all(found["entropy"] <= np.log(np.arange(8) + 1) + 1e-5)  # a query sees itself and what is before it
+    np.testing.assert_allclose(found["first"][..., 0], 1, rtol=1e-5)
+    assert found["is_token"].all()
+    assert (run / "figures" / "heads.png").exists()
+    assert "Every head on 24 tokens of held-out text, seed 0" in (run / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -175,4 +189,6 @@ def test_a_run_can_be_opened_and_writes_what_the_command_does(trained):
     tokens = opened.tokens("the cat")
     assert tokens.shape == (1, 7)
     assert opened.scores(tokens).shape == (1, 6)
-    assert opened.attention(tokens).weights.shape == (1, 1, 2, 7, 7)
+    heads, told = opened.attention(tokens), opened.statistics(tokens, top=7)
+    assert heads.weights.shape == (1, 1, 2, 7, 7)
+    np.testing.assert_allclose(told.top_weights, -np.sort(-heads.weights), rtol=1e-5, atol=1e-6)

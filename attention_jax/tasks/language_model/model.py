@@ -7,11 +7,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 from ml_collections import ConfigDict
 
-from attention_jax.models.language_model import LanguageModel, mask_of
+from attention_jax.models.language_model import KIND, LanguageModel, mask_of
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.ops.masking import Mask
+from attention_jax.ops.statistics import Statistics
 from attention_jax.tasks.sections import of_section, tell_once, types_of
 from attention_jax.training.state import Variables
 
@@ -104,6 +105,13 @@ def draw_positions(
     if draw is None:
         return None
     return jax.vmap(lambda row: draw(jax.random.fold_in(key, row), length))(first + jnp.arange(rows))
+
+
+def statistics_of(model: LanguageModel, variables: Variables, texts: Texts, top: int) -> Statistics:
+    """What every head's weights say, `[batch, layers, heads, T, …]`; texts of one shape get the same positions."""
+    positions = positions_of(texts, draw_positions(model, jax.random.key(0), *texts.tokens.shape))
+    found: Any = model.apply(variables, texts.tokens, positions, texts.segments, top=top, method="statistics")
+    return found[KIND]
 
 
 def logits_of(model: LanguageModel, variables: Variables, tokens: Int[Array, "batch t"]) -> Array:

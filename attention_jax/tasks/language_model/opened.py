@@ -16,6 +16,7 @@ from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.attention import NO_EDITS, Edits, Heads
 from attention_jax.ops.losses import Sums, cross_entropy
+from attention_jax.ops.statistics import Statistics
 from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.model import draw_positions
 from attention_jax.tasks.language_model.session import Session
@@ -88,6 +89,17 @@ class OpenedLanguageModel(Opened):
         """
         return jax.device_get(self._attention(self.variables, jnp.asarray(tokens), self.edited(edits)))
 
+    def statistics(
+        self, tokens: Tokens, edits: Edits = NO_EDITS, top: int = 4, parts: Tokens | None = None, num_parts: int = 0
+    ) -> Statistics:
+        """What each head's weights say, [texts, layers, heads, T, …], without maps of them: for texts of any length.
+
+        `top`, `parts` and `num_parts` are those of `ops.statistics.Summary`. Raises ValueError for a mixer that does
+        not attend.
+        """
+        asked = self.variables, jnp.asarray(tokens), self.edited(edits), parts
+        return jax.device_get(self._statistics(*asked, top=top, num_parts=num_parts))
+
     def without_each_head(self, tokens: Tokens) -> Removed:
         """The loss of texts without each head, beside the whole model's."""
         layers, heads = require_kind(self.sizes, KIND)
@@ -124,6 +136,17 @@ class OpenedLanguageModel(Opened):
             return by_kind[KIND]
 
         return jax.jit(attention)
+
+    @functools.cached_property
+    def _statistics(self) -> Any:
+        model = self.model
+
+        def statistics(variables: Variables, tokens: Any, edits: Edits, parts: Any, **counts: int) -> Statistics:
+            asked = {"edits": edits, "parts": parts, **counts, "method": "statistics"}
+            by_kind: Any = model.apply(variables, tokens, _positions(model, tokens), **asked)
+            return by_kind[KIND]
+
+        return jax.jit(statistics, static_argnames=("top", "num_parts"))
 
 
 def _positions(model: LanguageModel, tokens: Any) -> Any:

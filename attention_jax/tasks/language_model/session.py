@@ -18,7 +18,7 @@ from attention_jax.models.placement import LAYERS
 from attention_jax.modules.mixers import MIXERS
 from attention_jax.tasks.language_model.generating import Generator
 from attention_jax.tasks.language_model.measuring import Total, total_of
-from attention_jax.tasks.language_model.model import build, init, loss
+from attention_jax.tasks.language_model.model import build, init, loss, statistics_of
 from attention_jax.tasks.language_model.source import Measure, Opener, Source
 from attention_jax.tasks.sections import of_section
 from attention_jax.training.cost import flops
@@ -141,6 +141,11 @@ class Session:
         """(variables, tokens, positions) → the weights of every layer and head, compiled."""
         model = self.evaluated_model
         return jax.jit(lambda *arguments: model.apply(*arguments, method="attention")["decoder"].weights)  # type: ignore
+
+    @functools.cached_property
+    def statistics(self) -> Any:
+        """(variables, texts) → what the weights of every layer and head say, compiled."""
+        return jax.jit(functools.partial(statistics_of, self.evaluated_model, top=self.config.statistics.top))
 
     def variables(self, config: ConfigDict, run: Path) -> list[Variables]:
         """Each seed's best variables in the folder of a trained run.

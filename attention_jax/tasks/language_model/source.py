@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.text import Text
 from attention_jax.data.text_tokenizers import digest
+from attention_jax.data.windows import Rows
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.tasks.language_model.model import Texts
@@ -36,6 +37,7 @@ class Source(NamedTuple):
     measure_so_far: Callable[[LanguageModel], Measure] = lambda model: lambda variables, config: {}  # during training
     has_segments: bool = False  # whether rows are packed documents
     is_padded: bool = False  # whether a row is one text, which may be shorter
+    held_out: Callable[[int, int], Rows] | None = None  # (how many, their length) → the first rows, with padding
     text: Text | None = None  # the text with its tokenizer, if there is one
 
     @property

@@ -41,13 +41,14 @@ def open_stream(config: ConfigDict, folder: Path | None) -> Source:
     text = None if folder is None else hosts.in_turn(lambda: load_text(folder, which(data)))
     splits = _no_text(data.length) if text is None else text.splits
     stream = PACKINGS[data.packing](splits["train"], data.length, data.batch)
+    lengths = {f"config.{section}.length": config[section].length for section in ("data", "evaluate", "statistics")}
     shown = jnp.asarray(np.array(splits["validation"].tokens[: data.length])[None], jnp.int32)
     return Source(
         vocabulary=data.vocabulary if text is None else text.vocabulary,
         trained=data.length,
         lengths=(data.length,),
-        longest=max(data.length, config.evaluate.length),
-        length_keys=f"config.data.length={data.length} and config.evaluate.length={config.evaluate.length}",
+        longest=max(lengths.values()),
+        length_keys=" and ".join(f"{key}={length}" for key, length in lengths.items()),
         batches=_batches(stream, config.train.steps_per_call),
         texts=_batch,
         measure=lambda model: _measure(config, splits, model),
@@ -55,6 +56,7 @@ def open_stream(config: ConfigDict, folder: Path | None) -> Source:
         steps_per_epoch=config.train.steps,
         measure_so_far=lambda model: _measure_so_far(config, splits["validation"], model),
         has_segments=data.packing == "documents",
+        held_out=lambda count, length: next(_rows(config, splits["validation"], length, count, length)),
         text=text,
     )
 
@@ -170,11 +172,16 @@ def _measure_so_far(config: ConfigDict, split: TextSplit, model: LanguageModel) 
 
 def _in_order(config: ConfigDict, split: TextSplit) -> Iterator[Rows]:
     """Every token of a split as a target once, in rows as `config.evaluate` says."""
-    asked, data = config.evaluate, config.data
-    length = asked.length or data.length
-    if data.packing == "documents":
-        return Packed.of(split, length, asked.batch).in_order()
-    return Windows(split.tokens, length, asked.batch).in_order(asked.stride or length)
+    asked = config.evaluate
+    length = asked.length or config.data.length
+    return _rows(config, split, length, asked.batch, asked.stride or length)
+
+
+def _rows(config: ConfigDict, split: TextSplit, length: int, batch: int, stride: int) -> Iterator[Rows]:
+    """The rows of a split in batches: packed documents, or windows that begin `stride` tokens after one another."""
+    if config.data.packing == "documents":
+        return Packed.of(split, length, batch).in_order()
+    return Windows(split.tokens, length, batch).in_order(stride)
 
 
 def _first(batches: Iterator[Rows], tokens: int) -> Iterator[Rows]:

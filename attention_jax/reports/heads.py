@@ -1,0 +1,69 @@
+"""Heads at a glance: what their weights say, by layer and head, and by where the query stands."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from attention_jax.reports.figures import Figure, colours, legend, line_style, new_figure, save
+
+PANELS = {"entropy": "entropy, nats", "distance": "distance, tokens", "first": "weight on the first key"}
+POINTS = 48  # of a line, at most
+CAPTION = (
+    "Every head on {tokens:,} tokens of held-out text, seed {seed}: the entropy of its weights, how far from the query "
+    "they lie, and how much of them is on the first token. Above, means by layer and head; below, by the position of "
+    "the query, means over the heads of each layer."
+)
+
+
+def heads_figure(found: Mapping[str, np.ndarray], path: Path, seed: int) -> Figure:
+    """Maps of layers and heads above, lines by position below, of a run's statistics.
+
+    `found` has entropy, distance and first, `[rows, layers, heads, length]`; positions and is_token `[rows, length]`.
+    """
+    figure, axes = new_figure(2, len(PANELS), 4.0, 2.9)
+    layers = [f"layer {layer + 1}" for layer in range(found["entropy"].shape[1])]
+    palette = colours(layers)
+    for (above, below), (name, label) in zip(axes.T, PANELS.items(), strict=True):
+        _draw_map(above, by_head(found, name), label)
+        positions, means = by_position(found, name)
+        for layer, line in zip(layers, means, strict=True):
+            below.plot(positions, line, label=layer, linewidth=1.3, **line_style(palette, layer))
+        below.set(xlabel="position of the query", ylabel=label)
+        below.set_ylim(bottom=0)
+        below.grid(alpha=0.3)
+    legend(figure, axes[1])
+    return save(figure, path, CAPTION.format(tokens=int(found["is_token"].sum()), seed=seed))
+
+
+def by_head(found: Mapping[str, np.ndarray], name: str) -> Float[np.ndarray, "layers heads"]:
+    """The mean of a statistic over all tokens, by layer and head."""
+    is_token = np.asarray(found["is_token"], np.float64)
+    return np.einsum("rlht,rt->lh", np.asarray(found[name], np.float64), is_token) / is_token.sum()
+
+
+def by_position(
+    found: Mapping[str, np.ndarray], name: str
+) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, "layers points"]]:
+    """Positions of queries in bins of equal width, and the mean of a statistic in each, over tokens and heads."""
+    rows, times = np.nonzero(found["is_token"])
+    positions = found["positions"][rows, times]
+    count = min(POINTS, int(positions.max()) + 1)
+    bins = positions * count // (int(positions.max()) + 1)
+    of_tokens = np.asarray(found[name], np.float64).mean(axis=2)[rows, :, times]
+    columns = (positions, *of_tokens.T)
+    total = np.array([np.bincount(bins, column, minlength=count) for column in columns])
+    sizes = np.bincount(bins, minlength=count)
+    position, *means = total[:, sizes > 0] / sizes[sizes > 0]
+    return position, np.array(means)
+
+
+def _draw_map(axis, values: Float[np.ndarray, "layers heads"], label: str) -> None:
+    layers, heads = values.shape
+    extent = (0.5, heads + 0.5, layers + 0.5, 0.5)  # layers and heads count from 1
+    image = axis.imshow(values, cmap="viridis", vmin=0, aspect="auto", interpolation="nearest", extent=extent)
+    for own in (axis.xaxis, axis.yaxis):
+        own.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    axis.set(xlabel="head", ylabel="layer")
+    axis.figure.colorbar(image, ax=axis, label=label)
