@@ -92,7 +92,7 @@ def check_usable(session: Session) -> None:
     """Raise UserError for values of the data, the model, and what it writes that cannot be used."""
     session.check()
     prompts.require_usable(session.config.generate)
-    heads.require_usable(session.config.statistics)
+    heads.require_usable(session)
 
 
 def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Figure]:

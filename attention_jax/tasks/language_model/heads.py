@@ -20,11 +20,16 @@ from attention_jax.training.state import Variables
 KEYS = ("rows", "length", "top")  # of `config.statistics`
 
 
-def require_usable(asked: ConfigDict) -> None:
-    """Raise UserError for values of `config.statistics` that cannot be used."""
+def require_usable(session: Session) -> None:
+    """Raise UserError for values of `config.statistics` that cannot be used, or for which the model has no room."""
+    asked = session.config.statistics
     for name in KEYS:
         if asked[name] < 0:
             raise UserError(f"config.statistics.{name}={asked[name]}: needs 0 or more.")
+    try:
+        session.evaluated_model.require_room(asked.length)
+    except ValueError as error:
+        raise UserError(f"config.statistics.length={asked.length}: {error} Lower it.") from None
 
 
 def write_statistics(session: Session, config: ConfigDict, variables: Variables, folder: Path) -> None:

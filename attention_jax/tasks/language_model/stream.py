@@ -41,14 +41,13 @@ def open_stream(config: ConfigDict, folder: Path | None) -> Source:
     text = None if folder is None else hosts.in_turn(lambda: load_text(folder, which(data)))
     splits = _no_text(data.length) if text is None else text.splits
     stream = PACKINGS[data.packing](splits["train"], data.length, data.batch)
-    lengths = {f"config.{section}.length": config[section].length for section in ("data", "evaluate", "statistics")}
     shown = jnp.asarray(np.array(splits["validation"].tokens[: data.length])[None], jnp.int32)
     return Source(
         vocabulary=data.vocabulary if text is None else text.vocabulary,
         trained=data.length,
         lengths=(data.length,),
-        longest=max(lengths.values()),
-        length_keys=" and ".join(f"{key}={length}" for key, length in lengths.items()),
+        longest=max(data.length, config.evaluate.length),
+        length_keys=f"config.data.length={data.length} and config.evaluate.length={config.evaluate.length}",
         batches=_batches(stream, config.train.steps_per_call),
         texts=_batch,
         measure=lambda model: _measure(config, splits, model),
