@@ -79,6 +79,11 @@ def sink_that_is_never_counted(monkeypatch):
     return PLAIN._replace(normalizer="sink")
 
 
+def partial_block_taken_for_an_empty_one(monkeypatch):
+    monkeypatch.setattr(folding, "_may_attend", lambda job, block, keys: keys.indices[-1] <= block.indices[0])
+    return PLAIN
+
+
 def partial_block_taken_for_a_full_one(monkeypatch):
     kinds = inputs.kinds_of
     monkeypatch.setattr(inputs, "kinds_of", lambda *a: jnp.where(kinds(*a) == PARTIAL, FULL, kinds(*a)))
@@ -98,6 +103,7 @@ FAULTS = (
     dropped_bias_gradient,
     dropout_by_block,
     sink_that_is_never_counted,
+    partial_block_taken_for_an_empty_one,
     partial_block_taken_for_a_full_one,
     kernel_that_forgets_a_number_of_the_bias,
 )
