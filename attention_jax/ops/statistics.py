@@ -41,13 +41,17 @@ class Summary(NamedTuple):
         widened = (array if array is None else jnp.expand_dims(array, axes) for array in self[2:])
         return Summary(self.top, self.num_parts, *widened)
 
-    def check(self) -> None:
-        """Raise ValueError for numbers below 0, and for parts without their number or a number without parts."""
+    def check(self, queries: int, keys: int) -> None:
+        """Raise ValueError for numbers below 0, for parts without their number, and for arrays of other lengths."""
         for name in ("top", "num_parts"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 0 or more.")
         if (self.parts is None) != (self.num_parts == 0):
             raise ValueError(f"num_parts={self.num_parts}: give parts and their number, 1 or more, or neither.")
+        for name, length in (("parts", keys), ("query_positions", queries), ("key_positions", keys)):
+            array = getattr(self, name)
+            if array is not None and array.shape[-1] != length:
+                raise ValueError(f"{name} has shape {array.shape}, needs {length} along its last axis.")
 
 
 SUMMARY = Summary()
@@ -84,10 +88,10 @@ def attend_with_statistics(
     """The values of `attend`, and statistics of the weights, in memory that grows with Q + K.
 
     `asked` are the keywords of `attend`. Raises ValueError for shapes that do not fit, for dropout, because statistics
-    are of all weights, and for a summary that is not whole.
+    are of all weights, and for a summary that does not fit.
     """
     attention = attention_of(**asked, with_weights=True)
-    summary.check()
+    summary.check(query.shape[-2], key.shape[-2])
     if attention.dropout is not None:
         raise ValueError("dropout: statistics are of attention without it. Leave it out.")
     require_batch(query=query, key=key)
@@ -97,7 +101,8 @@ def attend_with_statistics(
     def of_rows(rows: Int[Array, " q"]) -> tuple[Array, ...]:
         own = _at_rows(attention, rule, rows, queries)
         found: Any = pooled(jnp.take(query, rows, axis=-2), key, value, own)
-        return found.values, *_told(found.weights.astype(jnp.float32), rows, summary)
+        weights = found.weights.astype(jnp.promote_types(found.weights.dtype, jnp.float32))
+        return found.values, *_told(weights, rows, summary)
 
     size = max(WEIGHTS // max(math.prod(batch) * keys, 1), 1)
     values, sums, top_weights, top_keys = by_rows(of_rows, queries, size)

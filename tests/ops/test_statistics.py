@@ -200,6 +200,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square(has_gradient, monk
         (Summary(top=-1), {}, "top=-1: needs 0 or more"),
         (Summary(num_parts=2), {}, "num_parts=2: give parts and their number, 1 or more, or neither"),
         (Summary(parts=PARTS), {}, "num_parts=0: give parts and their number"),
+        (Summary(3, 3, PARTS[:, 1:]), {}, r"parts has shape \(2, 8\), needs 9 along its last axis"),
         (Summary(), {"dropout": Dropout(jax.random.key(0), 0.1)}, "dropout: statistics are of attention without it"),
         (Summary(), {"mask": causal_mask(QUERIES, KEYS + 1)}, r"mask \(.*10\) does not broadcast"),
         (Summary(), {"normalize": "hardmax"}, "normalize='hardmax': choose one of"),

@@ -35,12 +35,12 @@ def kept(session, tmp_path):
 
 @pytest.mark.parametrize("packing", ["windows", "documents"])
 def test_what_is_kept_is_what_the_weights_of_the_first_held_out_rows_say(tmp_path, packing):
-    session = opened(tmp_path, data__packing=packing, statistics__length=64)
+    session = opened(tmp_path, data__packing=packing, statistics__length=160)
     variables, found = kept(session, tmp_path)
-    rows = session.source.held_out(3, 64)
+    rows = session.source.held_out(3, 160)
     asked = {"positions": rows.positions, "segments": rows.segments, "method": "attention"}
     weights = session.model.apply(variables, rows.tokens, **asked)["decoder"].weights
-    assert found["entropy"].shape == (3, 2, 2, 64)
+    assert found["entropy"].shape == (3, 2, 2, 160)
     largest = np.max(weights, axis=-1)
     np.testing.assert_allclose(found["top_weights"][..., 0], largest, rtol=1e-5)
     if packing == "documents":
