@@ -31,8 +31,9 @@ def write_whole(path: Path, text: str) -> None:
 def read_json(content: bytes | str, **options: Any) -> Any:
     """What JSON says. Raises ValueError for what is none, is nested too deep, or has half a character."""
     try:
-        found = json.loads(content, **options)
-        json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate can be neither written nor shown
+        found = json.loads(content if isinstance(content, str) else content.decode("utf-8-sig"), **options)
+        if isinstance(content, str) or b"\\u" in content:  # only these can say half a character
+            json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate can be neither written nor shown
     except RecursionError:
         raise ValueError("nested too deep") from None
     return found

@@ -12,7 +12,6 @@ from attention_jax.errors import UserError
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 PAD, BOS, EOS, UNK = range(4)
-_NO_BREAK_SPACES = str.maketrans({"\u202f": " ", "\xa0": " "})
 
 
 class Tokenizer(Protocol):
@@ -284,4 +283,4 @@ def until_end(ids: Iterable[int]) -> list[int]:
 
 
 def _plain(text: str) -> str:
-    return text.translate(_NO_BREAK_SPACES).lower()
+    return text.replace("\u202f", " ").replace("\xa0", " ").lower()

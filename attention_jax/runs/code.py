@@ -49,27 +49,35 @@ def imported(*modules: str, without: tuple[str, ...] = ()) -> dict[str, Path]:
     installed nor of the standard library: what lies in the checkout, the working folder or on PYTHONPATH. Files whose
     names match one of `without` are left out, and what they alone import; `modules` themselves never are.
     """
+    return {name: file for name, (file, _) in _followed(modules, without).items()}
+
+
+def _followed(modules: Sequence[str], without: tuple[str, ...]) -> dict[str, tuple[Path, Source]]:
+    """What `imported` says, each file with what it was read to say."""
     packages = {"attention_jax", *(module.partition(".")[0] for module in modules)}
-    found: dict[str, Path] = {}
-    waiting = list(modules)
+    found: dict[str, tuple[Path, Source]] = {}
+    waiting, met = list(modules), set()
     while waiting:
         for module in _with_packages(waiting.pop()):
+            if module in met:
+                continue
+            met.add(module)
             file, _ = _place_of(module)
             if file is None or not (module.partition(".")[0] in packages or _is_own(file)):
                 continue
             name = module.replace(".", "/") + ("/__init__.py" if file.name == "__init__.py" else ".py")
             is_left_out = module not in modules and any(fnmatch.fnmatch(name, pattern) for pattern in without)
             if name not in found and not is_left_out:
-                found[name] = file
-                waiting += _read(file, _package_of(module, file)).imports
+                found[name] = file, _read(file, _package_of(module, file))
+                waiting += found[name][1].imports
     return dict(sorted(found.items()))
 
 
 @functools.cache
 def code_of(*modules: str) -> Code:
     """The code, as it is now, that makes the numbers of a run of some modules; what reads finished runs is left out."""
-    files = imported(*modules, without=READERS)
-    digests = {name: _digest(meaning(file.read_text(encoding="utf-8"))) for name, file in files.items()}
+    files = _followed(modules, READERS)
+    digests = {name: _digest(source.meaning) for name, (_, source) in files.items()}
     return Code(_digest(repr(sorted(digests.items()))), digests)
 
 

@@ -73,13 +73,14 @@ def _told(value: Any) -> str:
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:
     named: dict[str, set[str]] = {}  # what a name of the file may stand for
-    for node in ast.walk(tree):
+    nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom, ast.Attribute))]
+    for node in nodes:
         for alias, module in _bound(node, package):
             yield module
             name = alias.asname or alias.name.partition(".")[0]
             is_top = isinstance(node, ast.Import) and not alias.asname  # `import a.b` binds a
             named.setdefault(name, set()).add(name if is_top else module)
-    for node in ast.walk(tree):
+    for node in nodes:
         name, used = _dotted(node)
         if used:
             yield from (module + used for module in sorted(named.get(name, ())))
