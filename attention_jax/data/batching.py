@@ -107,6 +107,18 @@ class TrainingBatches:
         done = step_of_epoch - int(self._epoch.ends[index] - count)
         return Steps(bucket, self._rows(seed, number, bucket, first + done, min(count - done, stop - step)))
 
+    def ahead(self, step: int, stop: int) -> list[int]:
+        """The buckets that the steps from `step` to `stop` read, in the order in which each is first read."""
+        found: dict[int, None] = {}
+        for number in range(step // self.steps_per_epoch, -(-stop // self.steps_per_epoch)):
+            epoch, start = self._ordered(number), number * self.steps_per_epoch
+            ends = start + epoch.ends
+            is_read = (ends > step) & (ends - epoch.calls[:, 2] < stop)
+            found |= dict.fromkeys(epoch.calls[is_read, 0].tolist())
+            if len(found) == len(self._buckets):
+                break
+        return list(found)
+
     def _ordered(self, epoch: int) -> _Epoch:
         calls = self._calls[permuted(np.arange(len(self._calls)), len(self._calls), (epoch,))]
         return _Epoch(epoch, calls, np.cumsum(calls[:, 2]))

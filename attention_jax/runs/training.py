@@ -99,14 +99,18 @@ def train_run(config: ConfigDict, run: Run, together: Together) -> None:
     def stop(member, step):
         raise NotFinite(members[member].seed, step)
 
-    with open_checkpoints(run.checkpoints, trainer, members) as checkpoints:
+    hypers = hypers_of(members, together)
+    with (
+        open_checkpoints(run.checkpoints, trainer, members) as checkpoints,
+        trainer.compiling(hypers, checkpoints.last_step() or 0, timetable.steps),
+    ):
         try:
             states = restore(trainer, members, checkpoints, together.start_from)
             if checkpoints.last_step() is not None:
                 tell(f"resuming at step {int(states[0].step):,}")
             with Bar(timetable.steps, int(states[0].step), profiler.tick) as bar:
                 hooks = hooks_of(members, bar.advance, stop)
-                states = fit(trainer, hypers_of(members, together), states, checkpoints, hooks)
+                states = fit(trainer, hypers, states, checkpoints, hooks)
         except NotFinite as error:
             last = checkpoints.last_step()
             kept = f"the checkpoint of step {last} is kept" if last else "there was no checkpoint yet"

@@ -41,11 +41,15 @@ def train_wave(wave: Wave, together: Together, until: int, bar: Bar) -> list[int
         return [None] * len(wave.runs)
     hooks = hooks_of(members, _counting(bar, len(members)), _telling(members))
     folder = wave.runs[0].checkpoints if len(wave.runs) == 1 else wave.folder / "checkpoints"
-    with open_checkpoints(folder, trainer, members) as checkpoints:
+    hypers = hypers_of(members, together)
+    with (
+        open_checkpoints(folder, trainer, members) as checkpoints,
+        trainer.compiling(hypers, checkpoints.last_step() or 0, until),
+    ):
         states = _own_states(wave, trainer) if checkpoints.last_step() is None and len(wave.runs) > 1 else None
         states = states or restore(trainer, members, checkpoints, together.start_from)
         bar.skip(max(int(state.step) for state in states) * len(members))
-        states = fit(trainer, hypers_of(members, together), states, checkpoints, hooks, until)
+        states = fit(trainer, hypers, states, checkpoints, hooks, until)
         step = max(int(state.step) for state in states)
         if step < until and any(state.goes_on for state in states):
             raise Interrupted(f"stopped and saved at step {step:,}.")

@@ -1,14 +1,15 @@
 """The training loop: calls of many steps, and between them logging, evaluation, checkpoints."""
 
+import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from attention_jax import hosts, stopping
 from attention_jax.errors import UserError
@@ -16,7 +17,7 @@ from attention_jax.stopping import Interrupted
 from attention_jax.training.blueprint import Blueprint
 from attention_jax.training.checkpoints import Checkpoints
 from attention_jax.training.clock import Clock
-from attention_jax.training.compiling import Inspect, unseen
+from attention_jax.training.compiling import Inspect, Rehearsals, unseen
 from attention_jax.training.feeding import Batches, Feed, require_same_rows, shapes_of_step
 from attention_jax.training.optimizer import Rule
 from attention_jax.training.pace import Pace
@@ -42,6 +43,8 @@ class Task(NamedTuple):
     vocabulary: str = ""  # identifies the vocabulary that variables are trained with
     placement: Placement = BY_SIZE
     flops: Callable[[Any], float] | None = None  # the shapes of a step's batch → the model's FLOPs
+    ahead: Callable[[int, int], Sequence[Batches]] | None = None  # (step, stop) → one for each shape, as first needed
+    rehearsed: Callable[[Variables], Iterable[tuple]] | None = None  # shapes of variables → (function, its arguments)
     inspect: Inspect = unseen  # raises UserError where a compiled program is not what it must be
 
 
@@ -104,6 +107,7 @@ class Trainer(NamedTuple):
     stepping: Stepping
     population: Population
     feed: Feed
+    rehearsals: Rehearsals  # of evaluations
     counted: dict[tuple, float]  # the FLOPs of a step, by the shapes of its batch
 
     def flops_of(self, table: Any, rows: Any) -> float:
@@ -129,6 +133,28 @@ class Trainer(NamedTuple):
         """The shapes of `count` members' states, and where they lie."""
         return [self.blueprint.abstract(self.population.mesh(count))] * count
 
+    @contextlib.contextmanager
+    def compiling(self, hypers: Sequence[Mapping], step: int, stop: int) -> Iterator[None]:
+        """Meanwhile the programs of the steps from `step` to `stop`, then of evaluations, are compiled as first needed.
+
+        Several hosts compile each program when it is called, all in the same order.
+        """
+        if step < stop and hosts.is_alone():
+            states, mesh, task = self.abstract(len(hypers)), self.population.mesh(len(hypers)), self.task
+            shapes = task.ahead(step, stop) if task.ahead else [task.batches(hypers[0]["seed"], step, stop)]
+            traced = _traced(hypers, mesh)
+            for batches in shapes:
+                table, rows = self.feed(batches, mesh)
+                given = [table] * len(hypers), [rows] * len(hypers), np.int32(1), traced
+                self.population.prepare(states, *given)
+            for function, *arguments in task.rehearsed(states[0].variables) if task.rehearsed else ():
+                self.rehearsals.add(function, *arguments)
+        try:
+            yield
+        finally:
+            self.population.programs.forget()
+            self.rehearsals.forget()
+
 
 def trainer(
     task: Task,
@@ -141,7 +167,7 @@ def trainer(
     """What trains `task`; `how` is a key of `POPULATIONS`, `mesh` is `config.mesh`."""
     steps = functools.partial(train_steps, task.loss, rule, stepping)
     feed = Feed(timetable.steps_per_call, stepping.accumulate)
-    return Trainer(task, timetable, rule, stepping, POPULATIONS[how](steps, mesh, task.inspect), feed, {})
+    return Trainer(task, timetable, rule, stepping, POPULATIONS[how](steps, mesh, task.inspect), feed, Rehearsals(), {})
 
 
 def fit(
@@ -193,7 +219,7 @@ def _train_to(
     """Compiled calls up to `stop`, or until a stop is asked for."""
     population, mesh = trainer.population, mesh_of_state(states)
     packed = population.pack(states)
-    traced = place([{name: value for name, value in hyper.items() if name != "seed"} for hyper in hypers], mesh, WHOLE)
+    traced = _traced(hypers, mesh)
     seen = population.look(packed)
     most, first = None if hosts.is_alone() else hosts.agreed(pace.most), step
     while step < stop and not stopping.asked():
@@ -220,6 +246,11 @@ def _train_to(
             pace.add(spent, count, len(hypers), new, count * len(hypers) * trainer.flops_of(tables[0], rows[0]))
         hooks.advance(count, new, float(seen.loss[seen.goes_on].sum() / max(items, 1)))
     return population.unpack(packed), step
+
+
+def _traced(hypers: Sequence[Mapping], mesh: Mesh) -> list[dict]:
+    """What the compiled steps take of each member's values."""
+    return place([{name: value for name, value in hyper.items() if name != "seed"} for hyper in hypers], mesh, WHOLE)
 
 
 def _log_all(
@@ -252,6 +283,7 @@ def _measured(
     values |= {"train.skipped": float(skipped.total)} if trainer.stepping.skip_nonfinite else {}
     values |= {"train.tokens": float(metrics["loss"].count)}
     if timetable.is_due(step, timetable.evaluate_every):
+        trainer.rehearsals.wait()
         values |= task.evaluate(state.variables)
         if state.average is not None:
             found = task.evaluate(averaged_variables(state))

@@ -196,8 +196,9 @@ def mesh_of_state(tree: Any) -> Mesh:
 
 
 def mesh_of(tree: Any) -> Any:
-    """The mesh that arrays are laid out on; None where they are on one device."""
-    found = next((leaf.sharding for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)), None)
+    """The mesh that arrays, or their shapes, are laid out on; None where they are on one device."""
+    is_laid = lambda leaf: isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))  # noqa: E731
+    found = next((leaf.sharding for leaf in jax.tree.leaves(tree) if is_laid(leaf)), None)
     return found.mesh if isinstance(found, NamedSharding) and found.mesh.size > 1 else None
 
 

@@ -4,6 +4,7 @@ Members differ in their dynamic values alone (`hyper`, and the rows of their bat
 steps that it would take alone.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ class Population(NamedTuple):
     mesh: Callable[[int], Mesh]  # of so many members
     pack: Callable[[list[TrainState]], Any]
     advance: Callable[[Any, Sequence[Any], Sequence[np.ndarray | None], Any, Sequence[Mapping]], Any]  # tables, rows
+    prepare: Callable[..., None]  # the program of an `advance`: the same, with the shapes of states in place of packed
     unpack: Callable[[Any], list[TrainState]]
     look: Callable[[Any], Look]
     programs: Programs  # those of `advance`
@@ -44,19 +46,26 @@ def loop(steps: Steps, sizes: Mapping[str, int], inspect: Inspect) -> Population
     """One member after another through one program: what each would be alone, bit by bit."""
     programs = Programs(with_fast_gradients(steps), inspect, donate_argnums=0)
 
+    def asked(state, *others):
+        options = {"mesh": mesh_of_state(state), "out_shardings": shardings_of(state)}
+        return (_shapes(others[:2]), state, *others), options
+
     def advance(states, tables, rows, count, hypers):
-        key = _shapes(tables[0], rows[0])
         moved = []
         for state, table, of_member, hyper in zip(states, tables, rows, hypers, strict=True):
-            own = shardings_of(state)
-            with jax.set_mesh(mesh_of_state(state)):
-                moved.append(programs.call(key, state, table, of_member, count, hyper, out_shardings=own))
+            arguments, options = asked(state, table, of_member, count, hyper)
+            moved.append(programs.call(*arguments, **options))
         return moved
+
+    def prepare(states, tables, rows, count, hypers):
+        arguments, options = asked(states[0], tables[0], rows[0], count, hypers[0])
+        programs.prepare(*arguments, **options)
 
     return Population(
         mesh=lambda count: make_mesh(sizes),
         pack=lambda states: states,
         advance=advance,
+        prepare=prepare,
         unpack=lambda states: states,
         look=lambda states: Look(*map(np.array, zip(*map(_look, states), strict=True))),
         programs=programs,
@@ -75,14 +84,22 @@ def vmapped(steps: Steps, sizes: Mapping[str, int], inspect: Inspect) -> Populat
         packed = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
         return jax.device_put(packed, jax.tree.map(_with_members, states[0]))
 
-    def advance(packed, tables, rows, count, hypers):
+    def asked(packed, tables, rows, count, hypers):
         is_shared = rows[0] is not None
         table = tables[0] if is_shared else _stacked(tables)
         index = np.stack(rows) if is_shared else None
+        options = {"mesh": mesh_of_state(packed), "out_shardings": shardings_of(packed)}
         with jax.set_mesh(mesh_of_state(packed)):
-            hyper = _stacked(hypers)
-            own = shardings_of(packed)
-            return programs.call(_shapes(table, index), packed, table, index, count, hyper, out_shardings=own)
+            return (_shapes(table, index), packed, table, index, count, _stacked(hypers)), options
+
+    def advance(*given):
+        arguments, options = asked(*given)
+        return programs.call(*arguments, **options)
+
+    def prepare(states, *others):
+        shapes = functools.partial(_shape_with_members, len(states))
+        arguments, options = asked(jax.tree.map(shapes, states[0]), *others)
+        programs.prepare(*arguments, **options)
 
     def unpack(packed):
         alone = jax.tree.map(_without_members, packed)
@@ -93,6 +110,7 @@ def vmapped(steps: Steps, sizes: Mapping[str, int], inspect: Inspect) -> Populat
         mesh=lambda count: make_mesh(sizes, count),
         pack=pack,
         advance=advance,
+        prepare=prepare,
         unpack=unpack,
         look=_look,
         programs=programs,
@@ -120,6 +138,10 @@ def _shapes(*trees: Any) -> tuple:
 
 def _with_members(leaf: Any) -> NamedSharding:
     return NamedSharding(leaf.sharding.mesh, PartitionSpec("population", *leaf.sharding.spec))
+
+
+def _shape_with_members(count: int, leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype, sharding=_with_members(leaf))
 
 
 def _without_members(leaf: Any) -> NamedSharding:

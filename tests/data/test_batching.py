@@ -65,6 +65,13 @@ def test_seeds_and_epochs_shuffle_and_seeds_share_the_shapes():
     assert first != epoch(batches(), 0, 1)
 
 
+@pytest.mark.parametrize(("step", "stop"), [(0, 1), (0, 4), (2, 7), (5, 100), (17, 18), (20, 43)])
+def test_buckets_are_known_ahead_in_the_order_in_which_steps_first_read_them(step, stop):
+    order = batches(2)
+    read = [order.take(0, each, each + 1).bucket for each in range(step, stop)]
+    assert order.ahead(step, stop) == list(dict.fromkeys(read))
+
+
 def test_a_call_stays_within_its_bucket_its_limit_and_its_epoch():
     order = batches(4)
     step = 0

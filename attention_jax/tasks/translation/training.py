@@ -1,18 +1,19 @@
 """Translation as the training loop needs it: batches of pairs, the loss, and metrics during training."""
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import flax.traverse_util
 import numpy as np
 
 from attention_jax.backends import require_mark
-from attention_jax.data.batching import TrainingBatches, split_buckets
+from attention_jax.data.batching import NO_ROW, TrainingBatches, split_buckets
 from attention_jax.errors import UserError
 from attention_jax.tasks.translation.measuring import measure_split, training_nll
 from attention_jax.tasks.translation.model import model_flops, training_loss
 from attention_jax.tasks.translation.session import Session
-from attention_jax.tasks.translation.translating import Trained
+from attention_jax.tasks.translation.translating import Trained, calls
 from attention_jax.training.feeding import Batches
 from attention_jax.training.loop import AVERAGED, Task
 
@@ -29,9 +30,14 @@ def task_of(session: Session) -> Task:
 
     def batches(seed, step, stop):
         steps = ordered.take(seed, step, stop)
-        if data.on_device:
-            return Batches(steps.rows, tables[steps.bucket])
-        return Batches(steps.rows, read=buckets[steps.bucket].rows)
+        return of_bucket(steps.bucket, steps.rows)
+
+    def of_bucket(index, rows):
+        return Batches(rows, tables[index]) if data.on_device else Batches(rows, read=buckets[index].rows)
+
+    def ahead(step, stop):
+        of_step = ((index, (1, buckets[index].batch_size)) for index in ordered.ahead(step, stop))
+        return [of_bucket(index, np.full(shape, NO_ROW, np.int32)) for index, shape in of_step]
 
     return Task(
         init=session.init,
@@ -42,6 +48,8 @@ def task_of(session: Session) -> Task:
         vocabulary=session.corpus.vocabulary,
         placement=session.placement,
         flops=lambda batch: model_flops(session.config, session.programs.model, *batch["source"].shape),
+        ahead=ahead,
+        rehearsed=functools.partial(rehearsed, session),
         inspect=functools.partial(require_mark, session.programs.model.backend),
     )
 
@@ -54,6 +62,19 @@ def measure_so_far(session: Session, variables: Any) -> dict[str, float]:
         numbers["validation"] = measure_split(trained, session.corpus.splits["validation"], session.config).numbers
     flat = flax.traverse_util.flatten_dict(numbers, sep=".")
     return {name: value for name, value in flat.items() if isinstance(value, (int, float))}
+
+
+def rehearsed(session: Session, variables: Any) -> Iterator[tuple]:
+    """The programs that measure variables of these shapes, each with arguments, in the order of their first calls."""
+    trained, splits = Trained(session.programs, (variables,), session.corpus, session.data), session.corpus.splits
+    if "validation" in splits:
+        pairs = splits["validation"].source, splits["validation"].target
+        for program in (trained.programs.loss, trained.programs.translate, trained.programs.alignment):
+            is_search = program is trained.programs.translate
+            yield from calls(trained, program, *pairs, beams=trained.programs.beams if is_search else 1)
+    if session.config.evaluate.test_beams and "test" in splits:
+        searching, source = session.searching, splits["test"].source
+        yield from calls(trained, searching.translate, source, source, beams=searching.beams)
 
 
 def _require_best_by(session: Session) -> None:

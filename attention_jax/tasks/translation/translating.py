@@ -1,7 +1,7 @@
 """Trained models over many sentences: translations, alignments, attention."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from attention_jax.tasks.translation.programs import Members, Translator
 from attention_jax.training.placement import spread_rows, whole
 
 EVALUATION_TOKENS = 2048  # padded tokens on each side of a batch in evaluation, those of every beam
+FEW = 8  # sentences that make a small batch, so that an example is not as much work as a split
 
 
 class Trained(NamedTuple):
@@ -33,7 +34,18 @@ class Trained(NamedTuple):
     def apply(self, program: Any, batch: Batch) -> Any:
         """One of the programs, on a batch, its rows over all devices. Raises Interrupted where a stop is asked for."""
         stopping.poll()
-        return whole(program(self.members, spread_rows(batch, self.members), dict(self.edits)))
+        return whole(program(*self.arguments(batch)))
+
+    def arguments(self, batch: Batch) -> tuple[Members, Batch, dict]:
+        """What a program takes."""
+        return self.members, spread_rows(batch, self.members), dict(self.edits)
+
+
+def calls(trained: Trained, program: Any, source: Sentences, target: Sentences, beams: int) -> Iterator[tuple]:
+    """A program that is applied to pairs, with the arguments of a batch of each shape; none where there is no such."""
+    batches = batches_of(trained, source, target, beams=beams) if program is not None else ()
+    of_shapes = {batch["source"].shape: batch for _, batch in batches}
+    return ((program, *trained.arguments(batch)) for batch in of_shapes.values())
 
 
 def translate_texts(trained: Trained, texts: Sequence[str]) -> list[str]:
@@ -99,7 +111,8 @@ def _searched(trained: Trained, sources: Sentences) -> Batches:
 def batches_of(trained: Trained, source: Sentences, target: Sentences, *, beams: int = 1) -> Batches:
     """Every pair once, in batches of few shapes, each twice as long as the one before, so that little is compiled.
 
-    With `beams` of each sentence in memory a batch has as many tokens as without.
+    With `beams` of each sentence in memory a batch has as many tokens as without. However many pairs there are, a
+    length has two shapes: that of full batches, and that of up to `FEW` pairs.
     """
     longest = int(max(source.lengths.max(initial=0), target.lengths.max(initial=0)))
     boundaries, last = [trained.data.buckets[0]], trained.data.buckets[-1]
@@ -109,5 +122,6 @@ def batches_of(trained: Trained, source: Sentences, target: Sentences, *, beams:
     if room is not None and room >= longest:
         boundaries[-1] = min(boundaries[-1], room)
     require_room(trained.programs.model, boundaries[-1])
-    tokens = min(EVALUATION_TOKENS // beams, len(source) * boundaries[-1])  # no more rows than there are pairs
-    return in_order(make_buckets(source, target, boundaries, tokens))
+    most = FEW if len(source) <= FEW else EVALUATION_TOKENS
+    buckets = make_buckets(source, target, boundaries, EVALUATION_TOKENS // beams)
+    return in_order([bucket._replace(batch_size=min(bucket.batch_size, most)) for bucket in buckets])
