@@ -1,7 +1,10 @@
 """Every translator at a small size, for the tests of models and of decoding."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
+from support import drawn
 
 from attention_jax.models import TRANSLATORS
 from configs.nmt import MODELS
@@ -21,7 +24,8 @@ SIZES = {
     "kv_heads": 4,
     "feed_forward": 16,
 }
-OPTIONS = {
+ONE_LAYER = {"layers": 1, "encoder_layers": 1, "decoder_layers": 1}
+OPTIONS = {  # of what a layer is: these models have one of each
     "luong_general, no feeding, lstm": ("luong_general", {"input_feeding": False, "cell": "lstm"}),
     "bahdanau, lstm": ("bahdanau", {"cell": "lstm"}),
     "bahdanau, cosine, sparsemax": ("bahdanau", {"score": "cosine:temperature=0.2", "normalize": "sparsemax"}),
@@ -61,7 +65,8 @@ NAMES = [name for name in (*MODELS, *OPTIONS) if name not in SAME]
 def build(name, source=11, target=13, **sizes):
     base, options = OPTIONS.get(name, (name, {}))
     kwargs = MODELS[base]["kwargs"]
-    kwargs = kwargs | {key: size for key, size in {**SIZES, **sizes}.items() if key in kwargs} | options
+    sizes = SIZES | (ONE_LAYER if name in OPTIONS else {}) | sizes
+    kwargs = kwargs | {key: size for key, size in sizes.items() if key in kwargs} | options
     target = source if kwargs.get("shared") == "all" else target
     kwargs |= {"backend": "reference"}
     return TRANSLATORS[MODELS[base]["name"]](source_vocabulary=source, target_vocabulary=target, **kwargs)
@@ -71,10 +76,8 @@ def fresh(module, key):
     return jax.jit(module.init)(key, SOURCE, LENGTHS, INPUTS)
 
 
+@functools.cache
 def trained(name, **sizes):
-    """The model and variables that are not at their start: biases of zero would hide mistakes."""
+    """The model and variables that are not at their start."""
     module = build(name, **sizes)
-    variables = fresh(module, jax.random.key(0))
-    noise = iter(jax.random.split(jax.random.key(1), 200))
-    params = jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables["params"])
-    return module, {**variables, "params": params}
+    return module, drawn(module.init, SOURCE, LENGTHS, INPUTS)

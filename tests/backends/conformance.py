@@ -22,9 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parents[level]) for level in range(3)]
 
 import oracle
+from support import drawn
 
 from attention_jax.modules.attention import AttentionSpec, KeyValue, MultiHeadAttention
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
@@ -192,14 +193,10 @@ def subject(cell, members=None):
     spec = AttentionSpec(cell.score, cell.normalizer, cell.backend)
     layer = MultiHeadAttention(WIDTH, HEADS, KV_HEADS, False, spec, jnp.dtype(cell.dtype), encoding=encoding)
     texts, positions = inputs()[0], QueryKeyPositions(*[jnp.arange(LENGTH)[None]] * 2)
-
-    def init(key):
-        made = layer.init(key, texts, positions, None, method=whole)
-        noise = iter(jax.random.split(key, 30))
-        return jax.tree.map(lambda a: a + 0.2 * jax.random.normal(next(noise), a.shape), made)
-
-    key = jax.random.key(3)
-    return layer, init(key) if members is None else jax.vmap(init)(jax.random.split(key, members)), record
+    init = functools.partial(layer.init, method=whole)
+    if members is not None:
+        init = jax.vmap(init, in_axes=None, axis_size=members)
+    return layer, drawn(init, texts, positions, None), record
 
 
 def inputs(members=None):

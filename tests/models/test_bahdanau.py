@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import gru_oracle
+from support import compiled, drawn, gru_oracle
 
 from attention_jax.models.recurrent import RecurrentTranslator
 from attention_jax.ops.dropout import Dropout
@@ -37,10 +37,7 @@ def model(request):
     model = RecurrentTranslator(
         **SHAPE | KINDS[request.param] | {"dropout_sites": ("embeddings", "layers", "attention", "output")}
     )
-    variables = model.init(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
-    noise = iter(jax.random.split(jax.random.key(1), 100))  # biases that start at zero would hide mistakes
-    variables = jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables)
-    return model, variables
+    return model, drawn(model.init, SOURCE, LENGTHS, INPUTS)
 
 
 def oracle(model, variables, source, inputs):
@@ -83,8 +80,8 @@ def oracle(model, variables, source, inputs):
 
 def test_the_model_is_its_equations(model):
     module, variables = model
-    logits = module.apply(variables, SOURCE, LENGTHS, INPUTS)
-    found = module.apply(variables, SOURCE, LENGTHS, INPUTS, method="attention")
+    logits = compiled(module)(variables, SOURCE, LENGTHS, INPUTS)
+    found = compiled(module, "attention")(variables, SOURCE, LENGTHS, INPUTS)
     assert list(found) == (["cross"] if module.attends == "before" else [])
     for row, length in enumerate(LENGTHS):
         expected, weights = oracle(*model, np.asarray(SOURCE[row, :length]), np.asarray(INPUTS[row]))
@@ -96,18 +93,18 @@ def test_the_model_is_its_equations(model):
 @pytest.mark.parametrize("site", ["embeddings", "layers", "attention", "output"])
 def test_dropout_acts_at_each_named_site_and_at_no_other(site):
     module = RecurrentTranslator(**SHAPE, **KINDS["both"], dropout_sites=(site,))
-    variables = module.init(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
-    clean = module.apply(variables, SOURCE, LENGTHS, INPUTS)
-    run = jax.jit(
-        lambda rate, seed: module.apply(variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(seed), rate))
-    )
+    variables = drawn(module.init, SOURCE, LENGTHS, INPUTS)
+    clean = compiled(module)(variables, SOURCE, LENGTHS, INPUTS)
+
+    def run(rate, seed):
+        return compiled(module)(variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(seed), rate))
+
     np.testing.assert_allclose(run(0.0, 0), clean, rtol=1e-4, atol=1e-5)
     assert not np.allclose(run(0.5, 0), clean)
     assert not np.allclose(run(0.5, 0), run(0.5, 1))
     silent = RecurrentTranslator(**SHAPE, **KINDS["both"], dropout_sites=())
-    np.testing.assert_array_equal(
-        silent.apply(variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(0), 0.5)), clean
-    )
+    found = compiled(silent)(variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(0), 0.5))
+    np.testing.assert_array_equal(found, clean)
 
 
 def test_wrong_choices_are_refused_by_name():

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import compiled
 from translators import INPUTS, LENGTHS, NAMES, SOURCE, trained
 
 from attention_jax.models.transformer import Transformer
@@ -23,12 +24,12 @@ def transformer():
 
 def logits(model, edits={}):  # noqa: B006
     module, variables = model
-    return jax.jit(lambda edits: module.apply(variables, SOURCE, LENGTHS, INPUTS, edits=edits))(edits)
+    return compiled(module)(variables, SOURCE, LENGTHS, INPUTS, edits=edits)
 
 
 def seen(model, edits={}):  # noqa: B006
     module, variables = model
-    return module.apply(variables, SOURCE, LENGTHS, INPUTS, edits=edits, method="attention")
+    return compiled(module, "attention")(variables, SOURCE, LENGTHS, INPUTS, edits=edits)
 
 
 def without(variables, kind, layer, head):

@@ -1,9 +1,12 @@
 """A language model with every position encoding: cached, packed, padded and causal."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import compiled, drawn
 
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.mixers import MIXERS
@@ -26,31 +29,29 @@ ALL = [
 ]
 
 
+@functools.cache
 def make(name, **more):
-    """The model, and variables that are not at their start: biases of zero would hide mistakes."""
+    """The model, and variables that are not at their start."""
     module = LanguageModel.of(**SIZES | {"positions": name} | more)
-    variables = jax.jit(module.init)(jax.random.key(0), TOKENS)
-    noise = iter(jax.random.split(jax.random.key(1), 200))
-    return module, jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables)
+    return module, drawn(module.init, TOKENS)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_cached_step_says_what_the_whole_text_does(name):
     module, variables = make(name)
-    whole = jax.jit(module.apply)(variables, TOKENS, POSITIONS)
-    step = jax.jit(lambda tokens, cache: module.apply(variables, tokens, cache, method="step"))
-    cache = jax.jit(lambda: module.apply(variables, POSITIONS, method="init_cache"))()
+    whole = compiled(module)(variables, TOKENS, POSITIONS)
+    cache = compiled(module, "init_cache")(variables, POSITIONS)
     for position in range(TOKENS.shape[1]):
-        logits, cache = step(TOKENS[:, position], cache)
+        logits, cache = compiled(module, "step")(variables, TOKENS[:, position], cache)
         np.testing.assert_allclose(logits, whole[:, position], rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_text_read_in_one_pass_is_as_read_step_by_step_whatever_pads_it(name):
     module, variables = make(name)
-    whole = jax.jit(module.apply)(variables, TOKENS, POSITIONS)
-    read = jax.jit(lambda *asked: module.apply(variables, *asked, method="extend"))
-    cache = module.apply(variables, POSITIONS, method="init_cache")
+    whole = compiled(module)(variables, TOKENS, POSITIONS)
+    read = functools.partial(compiled(module, "extend"), variables)
+    cache = compiled(module, "init_cache")(variables, POSITIONS)
     counts, rest = jnp.array([2, 3]), jnp.array([[6, 7, 0, 0], [5, 0, 0, 0]])
     logits, cache = read(TOKENS[:, :4], counts, cache)
     np.testing.assert_allclose(logits, whole[jnp.arange(2), counts - 1], rtol=2e-4, atol=2e-5)
@@ -62,14 +63,13 @@ def test_a_text_read_in_one_pass_is_as_read_step_by_step_whatever_pads_it(name):
 @pytest.mark.parametrize("name", ALL)
 def test_a_step_past_the_caches_room_is_nan_for_the_text_that_takes_it_alone(name):
     module, variables = make(name)
-    step = jax.jit(lambda tokens, cache: module.apply(variables, tokens, cache, method="step"))
-    cache = jax.jit(lambda: module.apply(variables, POSITIONS, method="init_cache"))()
+    cache = compiled(module, "init_cache")(variables, POSITIONS)
     for position in range(TOKENS.shape[1]):
         before = cache
-        logits, cache = step(TOKENS[:, position], cache)
+        logits, cache = compiled(module, "step")(variables, TOKENS[:, position], cache)
     assert np.isfinite(logits).all()
     uneven = before._replace(cursor=jnp.array([5, 6]))
-    past, _ = step(TOKENS[:, -1], uneven)
+    past, _ = compiled(module, "step")(variables, TOKENS[:, -1], uneven)
     np.testing.assert_array_equal(past[0], logits[0])
     assert np.isnan(past[1]).all()
 
@@ -77,7 +77,7 @@ def test_a_step_past_the_caches_room_is_nan_for_the_text_that_takes_it_alone(nam
 @pytest.mark.parametrize("mixer", ["attention", "window", *MIXERS])
 def test_what_is_not_valid_is_read_by_no_token_and_may_be_told_by_segments_where_layers_attend(mixer):
     module, variables = make("none", mixer=mixer)
-    apply, valid = jax.jit(module.apply), jnp.ones((2, 8), bool).at[:, 2:4].set(False)
+    apply, valid = compiled(module), jnp.ones((2, 8), bool).at[:, 2:4].set(False)
     texts = jnp.pad(TOKENS, ((0, 0), (2, 0)), constant_values=7)
     logits, other = (apply(variables, texts.at[:, 2:4].set(word), None, None, None, valid) for word in (3, 9))
     np.testing.assert_array_equal(np.asarray(logits)[valid], np.asarray(other)[valid])
@@ -103,7 +103,7 @@ def test_bfloat16_logits_are_the_exact_product_of_what_is_multiplied_in_float32(
 @pytest.mark.parametrize("name", ALL)
 def test_a_packed_text_reads_as_it_would_alone_and_so_does_one_padded_on_the_left(name):
     module, variables = make(name)
-    alone = jax.jit(module.apply)(variables, TOKENS)
+    alone = compiled(module)(variables, TOKENS)
     packed = jnp.concatenate([jnp.zeros((1, 2), jnp.int32), TOKENS.reshape(1, -1)], axis=1)
     order = jnp.arange(6)[None]
     positions = jnp.concatenate([jnp.zeros((1, 2), jnp.int32), order, order], axis=1)
@@ -114,7 +114,7 @@ def test_a_packed_text_reads_as_it_would_alone_and_so_does_one_padded_on_the_lef
         variables = {"params": {**variables["params"], "encoding": {"table": jnp.pad(rows, ((0, 2), (0, 0)))}}}
     if name.startswith("randomized"):
         module = module.clone(positions="randomized_sinusoidal:longest=14")
-    together = jax.jit(module.apply)(variables, packed, positions, segments)
+    together = compiled(module)(variables, packed, positions, segments)
     np.testing.assert_allclose(together[0, 2:].reshape(alone.shape), alone, rtol=2e-4, atol=2e-5)
 
 
@@ -122,7 +122,7 @@ def test_a_packed_text_reads_as_it_would_alone_and_so_does_one_padded_on_the_lef
 def test_no_token_sees_the_future(name):
     module, variables = make(name)
     later = TOKENS.at[:, 4:].set(2)
-    apply = jax.jit(module.apply)
+    apply = compiled(module)
     before, after = (apply(variables, tokens) for tokens in (TOKENS, later))
     np.testing.assert_array_equal(before[:, :4], after[:, :4])
     assert not np.allclose(before[:, 4:], after[:, 4:])
@@ -131,13 +131,13 @@ def test_no_token_sees_the_future(name):
 @pytest.mark.parametrize("name", [name for name in ALL if name != "none"])
 def test_positions_matter(name):
     module, variables = make(name)
-    apply, order = jax.jit(module.apply), jnp.arange(6)[None]
+    apply, order = compiled(module), jnp.tile(jnp.arange(6), (2, 1))
     assert not np.allclose(apply(variables, TOKENS, order), apply(variables, TOKENS, 2 * order), atol=1e-4)
 
 
 def test_without_positions_only_the_set_of_earlier_tokens_matters():
     module, variables = make("none", layers=1)
-    apply, swapped = jax.jit(module.apply), TOKENS[:, jnp.array([2, 0, 1, 3, 4, 5])]
+    apply, swapped = compiled(module), TOKENS[:, jnp.array([2, 0, 1, 3, 4, 5])]
     np.testing.assert_allclose(apply(variables, TOKENS)[:, 3:], apply(variables, swapped)[:, 3:], rtol=1e-4, atol=1e-5)
 
 
@@ -147,13 +147,13 @@ def test_randomized_positions_are_drawn_outside_and_handed_in(name):
     draw = module.new_encoding().record.sample_positions
     positions = jax.vmap(lambda key: draw(key, 6))(jax.random.split(jax.random.key(0), 2))
     assert (np.diff(positions) > 0).all()
-    assert np.isfinite(jax.jit(module.apply)(variables, TOKENS, positions)).all()
+    assert np.isfinite(compiled(module)(variables, TOKENS, positions)).all()
 
 
 @pytest.mark.parametrize("mixer", ["window", *MIXERS])
 def test_what_stands_in_attentions_place_is_causal_and_has_no_cache(mixer):
     module, variables = make("none", mixer=mixer)
-    apply = jax.jit(module.apply)
+    apply = compiled(module)
     before, after = (apply(variables, tokens) for tokens in (TOKENS, TOKENS.at[:, 4:].set(2)))
     np.testing.assert_array_equal(before[:, :4], after[:, :4])
     assert not np.allclose(before[:, 4:], after[:, 4:])
@@ -164,7 +164,7 @@ def test_what_stands_in_attentions_place_is_causal_and_has_no_cache(mixer):
 @pytest.mark.parametrize("mixer", ["window", "convolution"])
 def test_a_layer_reaches_as_far_as_it_says(mixer):
     module, variables = make("none", mixer=mixer, layers=1, reach=2)
-    apply = jax.jit(module.apply)
+    apply = compiled(module)
     before, after = (apply(variables, tokens) for tokens in (TOKENS, TOKENS.at[:, 1].set(10)))
     changed = ~np.isclose(before, after, rtol=1e-5, atol=1e-6).all(axis=(0, 2))
     np.testing.assert_array_equal(changed, [False, True, True, True, False, False])
@@ -172,7 +172,7 @@ def test_a_layer_reaches_as_far_as_it_says(mixer):
 
 def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
     module, variables = make("rotary")
-    weights, outputs = jax.jit(lambda: module.apply(variables, TOKENS, method="attention"))()["decoder"]
+    weights, outputs = compiled(module, "attention")(variables, TOKENS)["decoder"]
     assert weights.shape == (2, 2, 2, 6, 6)
     assert outputs.shape == (2, 2, 2, 6, 4)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
@@ -208,24 +208,23 @@ def test_what_does_not_fit_is_refused_by_name(more, message):
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name != "learned"])
 def test_a_text_may_be_longer_than_any_table_where_an_encoding_has_none(name):
     module, variables = make(name)
-    apply, longer = jax.jit(module.apply), jnp.tile(TOKENS, (1, 7))
+    apply, longer = compiled(module), jnp.tile(TOKENS, (1, 7))
     assert longer.shape[1] > 3 * SIZES["max_length"]
     assert np.isfinite(apply(variables, longer)).all()
-    positions = jnp.arange(6)[None]
-    assert np.isfinite(apply(variables, TOKENS, 10_000 + positions)).all()
+    assert np.isfinite(apply(variables, TOKENS, 10_000 + POSITIONS)).all()
 
 
 @pytest.mark.parametrize("name", ["rotary", "alibi", "t5", "none"])
 def test_values_know_no_positions(name):
     module, variables = make(name)
-    alone = [module.apply(variables, TOKENS[:, :1], jnp.full((2, 1), position)) for position in (0, 7)]
+    alone = [compiled(module)(variables, TOKENS[:, :1], jnp.full((2, 1), position)) for position in (0, 7)]
     np.testing.assert_allclose(*alone, rtol=1e-4, atol=1e-5)  # what attends to itself alone reads its value
 
 
 def test_positions_off_a_learned_table_are_never_silently_another():
     module, variables = make("learned")
     for position in (-1, SIZES["max_length"]):
-        logits = jax.jit(module.apply)(variables, TOKENS, POSITIONS.at[:, 2].set(position))
+        logits = compiled(module)(variables, TOKENS, POSITIONS.at[:, 2].set(position))
         assert np.isnan(logits).all()
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import gru_oracle, sigmoid
+from support import compiled, drawn, gru_oracle, sigmoid
 
 from attention_jax.models.recurrent import RecurrentTranslator
 
@@ -40,9 +40,7 @@ INPUTS = jnp.array([[1, 4, 5, 6, 7, 8], [1, 7, 8, 2, 0, 0]])
 @pytest.fixture(params=KINDS, scope="module")
 def model(request):
     model = RecurrentTranslator(**DEFAULTS | KINDS[request.param])
-    variables = jax.jit(model.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
-    noise = iter(jax.random.split(jax.random.key(1), 100))
-    return model, jax.tree.map(lambda a: a + 0.3 * jax.random.normal(next(noise), a.shape), variables)
+    return model, drawn(model.init, SOURCE, LENGTHS, INPUTS)
 
 
 def encoded(model, p, source):
@@ -103,8 +101,8 @@ def oracle(model, variables, source, inputs):
 
 def test_the_model_is_its_equations(model):
     module, variables = model
-    logits = module.apply(variables, SOURCE, LENGTHS, INPUTS)
-    weights = module.apply(variables, SOURCE, LENGTHS, INPUTS, method="attention")["cross"].weights
+    logits = compiled(module)(variables, SOURCE, LENGTHS, INPUTS)
+    weights = compiled(module, "attention")(variables, SOURCE, LENGTHS, INPUTS)["cross"].weights
     for row, length in enumerate(LENGTHS):
         expected = oracle(*model, np.asarray(SOURCE[row, :length]), np.asarray(INPUTS[row]))
         np.testing.assert_allclose(logits[row], expected[0], rtol=1e-3, atol=1e-4)
@@ -114,7 +112,7 @@ def test_the_model_is_its_equations(model):
 
 def test_the_gradient_reaches_the_predicted_centre_and_is_that_of_finite_differences():
     module = RecurrentTranslator(**DEFAULTS | KINDS["local-p"])
-    variables = jax.jit(module.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
+    variables = drawn(module.init, SOURCE, LENGTHS, INPUTS)
 
     @jax.jit
     def total(v_p):
@@ -161,4 +159,4 @@ def test_what_does_not_go_together_is_refused_by_name(changed, message):
 def test_more_words_than_the_location_score_has_room_for_are_refused():
     module = RecurrentTranslator(**DEFAULTS | {"score": "location:longest=5"})
     with pytest.raises(ValueError, match=r"there are 7 keys, and w \(8, 5\) has room for 5"):
-        module.init(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
+        jax.eval_shape(module.init, jax.random.key(0), SOURCE, LENGTHS, INPUTS)

@@ -1,9 +1,12 @@
 """The Transformer: its parameter count in closed form, grouped heads, shared embeddings, batch norm."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import compiled, drawn
 
 from attention_jax.models.transformer import Transformer
 from attention_jax.ops.dropout import Dropout
@@ -17,7 +20,7 @@ TINY = MODELS["transformer_book"]["kwargs"] | {"width": 8, "feed_forward": 16, "
 
 def make(**more):
     module = Transformer.of(source_vocabulary=11, target_vocabulary=13, **TINY | more)
-    return module, jax.jit(module.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
+    return module, drawn(module.init, SOURCE, LENGTHS, INPUTS)
 
 
 def closed_form(kwargs, vocabulary):
@@ -55,8 +58,8 @@ def test_grouped_heads_are_full_heads_that_share_keys_and_values():
 
     spread_out = jax.tree_util.tree_map_with_path(spread, variables)
     np.testing.assert_allclose(
-        jax.jit(grouped.apply)(variables, SOURCE, LENGTHS, INPUTS),
-        jax.jit(full.apply)(spread_out, SOURCE, LENGTHS, INPUTS),
+        compiled(grouped)(variables, SOURCE, LENGTHS, INPUTS),
+        compiled(full)(spread_out, SOURCE, LENGTHS, INPUTS),
         rtol=1e-4,
         atol=1e-5,
     )
@@ -65,37 +68,36 @@ def test_grouped_heads_are_full_heads_that_share_keys_and_values():
 def test_without_positions_the_encoder_does_not_see_the_order_of_words():
     module, variables = make(encoder_positions="none")
     swapped = SOURCE.at[0].set(SOURCE[0, jnp.array([3, 1, 0, 4, 2])])
-    logits = [module.apply(variables, source, LENGTHS, INPUTS) for source in (SOURCE, swapped)]
+    logits = [compiled(module)(variables, source, LENGTHS, INPUTS) for source in (SOURCE, swapped)]
     np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
 
 
 def test_shared_embeddings_are_one_matrix():
     module = Transformer.of(source_vocabulary=13, target_vocabulary=13, **TINY | {"shared": "all"})
-    variables = jax.jit(module.init)(jax.random.key(0), SOURCE, LENGTHS, INPUTS)
+    variables = jax.eval_shape(module.init, jax.random.key(0), SOURCE, LENGTHS, INPUTS)
     matrices = [leaf for leaf in jax.tree.leaves(variables) if 13 in leaf.shape]
     assert [leaf.shape for leaf in matrices] == [(13, 8)]
 
 
 def test_batch_norm_learns_its_moments_in_training_and_uses_them_afterwards():
     module, variables = make(norm="batch")
-    _, changed = module.apply(
-        variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(1), 0.1), mutable=["batch_stats"]
-    )
+    train = jax.jit(functools.partial(module.apply, mutable=["batch_stats"]))
+    _, changed = train(variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(1), 0.1))
     before, after = variables["batch_stats"], changed["batch_stats"]
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), before, after)
     assert all(jax.tree.leaves(moved))
-    a = module.apply(variables, SOURCE, LENGTHS, INPUTS)
-    b = module.apply({**variables, **changed}, SOURCE, LENGTHS, INPUTS)
+    a, b = (compiled(module)(given, SOURCE, LENGTHS, INPUTS) for given in (variables, {**variables, **changed}))
     assert not np.allclose(a, b)
 
 
 def test_rows_without_a_sentence_leave_no_trace_in_the_moments():
     module, variables = make(norm="batch")
+    train = jax.jit(functools.partial(module.apply, mutable=["batch_stats"]))
 
     def moments(rows):
         padded = [jnp.pad(array, ((0, rows), *((0, 0),) * (array.ndim - 1))) for array in (SOURCE, LENGTHS, INPUTS)]
         padded[2] = padded[2].at[:, 0].set(1)  # what a decoder reads first
-        return module.apply(variables, *padded, Dropout(jax.random.key(1), 0.0), mutable=["batch_stats"])[1]
+        return train(variables, *padded, Dropout(jax.random.key(1), 0.0))[1]
 
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), moments(0), moments(5))
 

@@ -1,12 +1,11 @@
 """What holds of every translator: its cache, its indifference to padding and batch, causality, populations."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from translators import INPUTS, LENGTHS, NAMES, SOURCE, build, fresh, trained
+from support import compiled
+from translators import INPUTS, LENGTHS, NAMES, ONE_LAYER, SOURCE, build, fresh, trained
 
 from attention_jax.models.transformer import Transformer
 from attention_jax.ops.dropout import Dropout
@@ -29,14 +28,16 @@ def normalizer_of(module, kind):
     return (module.layer.of_cross if kind == "cross" else module.layer.of_self).normalize
 
 
-@functools.cache
-def compiled(module):
-    return jax.jit(module.apply)
-
-
 def logits_of(model, source=SOURCE, lengths=LENGTHS, inputs=INPUTS):
     module, variables = model
     return compiled(module)(variables, source, lengths, inputs)
+
+
+def empty_cache(model):
+    """A cache of the sentences that are read, with room for seven words."""
+    module, variables = model
+    memory = compiled(module, "encode")(variables, SOURCE, LENGTHS)
+    return jax.jit(lambda variables, memory: module.apply(variables, memory, 7, method="init_cache"))(variables, memory)
 
 
 def agree(a, b):
@@ -44,29 +45,25 @@ def agree(a, b):
 
 
 def test_cached_steps_agree_with_teacher_forcing(model):
-    module, variables = model
-    memory = module.apply(variables, SOURCE, LENGTHS, method="encode")
-    cache = module.apply(variables, memory, 7, method="init_cache")
-    step = jax.jit(lambda tokens, cache: module.apply(variables, tokens, cache, method="step"))
+    (module, variables), cache = model, empty_cache(model)
     for t in range(INPUTS.shape[1]):
         np.testing.assert_array_equal(cache.cursor, t)
-        logits, cache = step(INPUTS[:, t], cache)
+        logits, cache = compiled(module, "step")(variables, INPUTS[:, t], cache)
         agree(logits, logits_of(model)[:, t])
 
 
 def test_a_step_past_the_caches_room_is_nan_for_the_sentence_that_takes_it_alone(model):
-    module, variables = model
-    memory = module.apply(variables, SOURCE, LENGTHS, method="encode")
-    cache = module.apply(variables, memory, 4, method="init_cache")._replace(cursor=jnp.array([3, 4, 9]))
-    logits = module.apply(variables, INPUTS[:, 0], cache, method="step")[0]
+    (module, variables), cache = model, empty_cache(model)._replace(cursor=jnp.array([6, 7, 9]))
+    logits = compiled(module, "step")(variables, INPUTS[:, 0], cache)[0]
     has_room = [True, *[not isinstance(module, Transformer)] * 2]  # a recurrent state has room for any length
     np.testing.assert_array_equal(np.isfinite(logits), np.broadcast_to(np.array(has_room)[:, None], logits.shape))
 
 
 def test_a_sentence_does_not_depend_on_its_padding_or_its_neighbours(model):
     whole = logits_of(model)
-    agree(logits_of(model, SOURCE[1:2, :3], LENGTHS[1:2], INPUTS[1:2])[0], whole[1])
-    agree(logits_of(model, jnp.pad(SOURCE, ((0, 0), (0, 4)), constant_values=9)), whole)
+    alone = jnp.pad(SOURCE[1:2, :3], ((0, 0), (0, 4)), constant_values=9)
+    agree(logits_of(model, alone, LENGTHS[1:2], INPUTS[1:2])[0], whole[1])
+    agree(logits_of(model, jnp.where(SOURCE == 0, 9, SOURCE)), whole)
 
 
 def test_the_decoder_cannot_see_the_future(model):
@@ -77,7 +74,7 @@ def test_the_decoder_cannot_see_the_future(model):
 
 def test_every_kind_of_attention_is_a_distribution_over_words_that_are_there(model):
     module, variables = model
-    for kind, (weights, _) in module.apply(variables, SOURCE, LENGTHS, INPUTS, method="attention").items():
+    for kind, (weights, _) in compiled(module, "attention")(variables, SOURCE, LENGTHS, INPUTS).items():
         keys = weights.shape[-1]
         assert weights.shape[0] == len(SOURCE)
         assert weights.shape[-2] == (SOURCE if kind == "encoder" else INPUTS).shape[-1]
@@ -95,7 +92,7 @@ def test_every_kind_of_attention_is_a_distribution_over_words_that_are_there(mod
 
 @pytest.mark.parametrize("name", ["bahdanau", "transformer_book"])
 def test_a_population_is_a_vmap_over_keys(name):
-    module = build(name, layers=1, encoder_layers=1, decoder_layers=1)
+    module = build(name, **ONE_LAYER)
     keys = jax.random.split(jax.random.key(0), 3)
     population = jax.jit(jax.vmap(lambda key: module.init(key, SOURCE, LENGTHS, INPUTS)))(keys)
     logits = jax.jit(jax.vmap(lambda variables: module.apply(variables, SOURCE, LENGTHS, INPUTS)))(population)
@@ -114,17 +111,15 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_hands_on_unro
 
 @pytest.mark.parametrize("name", ["luong_local_p", "transformer_small"])
 def test_dropout_acts_at_each_named_site_and_at_no_other(name):
+    silent, variables = trained(name, **ONE_LAYER, dropout_sites=())
+
+    def run(module, rate, seed):
+        return compiled(module)(variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(seed), rate))
+
+    clean = logits_of((silent, variables))
+    agree(run(silent, 0.5, 0), clean)
     for site in ("embeddings", "attention"):
-        module = build(name, layers=1, encoder_layers=1, decoder_layers=1, dropout_sites=(site,))
-        variables = fresh(module, jax.random.key(0))
-        clean = logits_of((module, variables))
-        run = jax.jit(
-            lambda rate, seed, module=module, variables=variables: module.apply(
-                variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(seed), rate)
-            )
-        )
-        agree(run(0.0, 0), clean)
-        assert not np.allclose(run(0.5, 0), clean)
-        assert not np.allclose(run(0.5, 0), run(0.5, 1))
-        silent = build(name, layers=1, encoder_layers=1, decoder_layers=1, dropout_sites=())
-        agree(silent.apply(variables, SOURCE, LENGTHS, INPUTS, Dropout(jax.random.key(0), 0.5)), clean)
+        module = build(name, **ONE_LAYER, dropout_sites=(site,))
+        agree(run(module, 0.0, 0), clean)
+        assert not np.allclose(run(module, 0.5, 0), clean)
+        assert not np.allclose(run(module, 0.5, 0), run(module, 0.5, 1))
