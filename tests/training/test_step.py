@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from translators import build
+from translators import ONE_LAYER, build
 
 from attention_jax.tasks.translation.model import loss
 from attention_jax.training.hyper import traced
@@ -16,7 +16,6 @@ from attention_jax.training.state import new_state
 from attention_jax.training.step import Stepping, train_step
 
 SIZES = {"embedding": 64, "hidden": 64, "width": 64, "feed_forward": 128}
-LAYERS = {"layers": 1, "encoder_layers": 1, "decoder_layers": 1}
 SHARED = {"learning_rate": 1e-3, "warmup_steps": 0, "clip_norm": 1, "weight_decay": 0, "dropout": 0.1}
 HYPER = SHARED | {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
 THREADS, CALLS = 2, 100
@@ -24,7 +23,7 @@ THREADS, CALLS = 2, 100
 
 @pytest.mark.parametrize("name", ["transformer_small", "bahdanau"])
 def test_every_call_on_every_thread_has_the_same_bits(name, random):
-    model = build(name, source=500, target=500, **SIZES, **LAYERS)
+    model = build(name, source=500, target=500, **SIZES, **ONE_LAYER)
     source, target = jnp.asarray(random.integers(4, 500, (2, 16, 12)), jnp.int32)
     batch = {"source": source, "target": target}
     shapes = jax.eval_shape(model.init, jax.random.key(1), source, jnp.full(16, 12), target)
