@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from translators import LENGTHS, NAMES, SOURCE, trained
+from translators import LENGTHS, NAMES, ONE_LAYER, SOURCE, trained
 
 from attention_jax.decoding.beam import NEVER, beam_search
 from attention_jax.decoding.greedy import greedy
@@ -149,7 +149,7 @@ EARLY = ("bahdanau", "luong_local_p", "transformer_small")
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n not in EARLY else []) for n in NAMES])
 def test_every_translator_decodes_alike_greedily_in_a_beam_of_one_and_whatever_its_batch(name):
-    module, variables = trained(name, layers=1, encoder_layers=1, decoder_layers=1)
+    module, variables = trained(name, **ONE_LAYER)
     step = functools.partial(module.apply, variables, method="step")
 
     def cache_of(source, lengths):
@@ -166,15 +166,16 @@ def test_every_translator_decodes_alike_greedily_in_a_beam_of_one_and_whatever_i
     np.testing.assert_array_equal(narrow.tokens[:, 0], one_by_one)
     assert (wide.scores[:, :-1] >= wide.scores[:, 1:]).all()
     assert np.isfinite(wide.scores).all()  # no step goes past the cache's room, of sentences that have ended neither
-    padded = everything(jnp.pad(SOURCE[1:2], ((0, 1), (0, 3))), jnp.array([3, 0]))
-    np.testing.assert_array_equal(padded[0][0], one_by_one[1])
-    np.testing.assert_array_equal(padded[2].tokens[0], wide.tokens[1])
-    np.testing.assert_allclose(padded[2].scores[0], wide.scores[1], rtol=1e-3)
+    other = everything(jnp.stack([SOURCE[1], jnp.zeros(5, int), SOURCE[0]]), jnp.array([3, 0, 5]))
+    for row, here in ((1, 0), (0, 2)):
+        np.testing.assert_array_equal(other[0][here], one_by_one[row])
+        np.testing.assert_array_equal(other[2].tokens[here], wide.tokens[row])
+        np.testing.assert_allclose(other[2].scores[here], wide.scores[row], rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n not in EARLY else []) for n in NAMES])
 def test_a_beam_as_wide_as_the_tree_finds_the_best_sentences_of_every_translator(name):
-    module, variables = trained(name, source=WORDS, target=WORDS, layers=1, encoder_layers=1, decoder_layers=1)
+    module, variables = trained(name, source=WORDS, target=WORDS, **ONE_LAYER)
     source, lengths, sentences = jnp.array([[3, 4, 4, EOS]]), jnp.array([4]), list(tree(3))
 
     @jax.jit
@@ -227,8 +228,13 @@ def test_samples_have_the_models_frequencies():
 
 def test_a_decoder_that_scores_words_by_where_they_stand_is_not_searched_with_several_beams():
     module, variables = trained("transformer_book", **{"score": "location:longest=8"})
-    memory = module.apply(variables, SOURCE, LENGTHS, method="encode")
-    cache = module.apply(variables, memory, 4, method="init_cache")
+
+    @jax.jit
+    def empty_cache():
+        memory = module.apply(variables, SOURCE, LENGTHS, method="encode")
+        return module.apply(variables, memory, 4, method="init_cache")
+
+    cache = empty_cache()
     step = functools.partial(module.apply, variables, method="step")
     with pytest.raises(ValueError, match="score='location:longest=8': .* 2 hypotheses .* one beam"):
         beam_search(step, cache, jnp.zeros(3, bool), 4, beams=2, length_penalty=0.0, **ENDS)

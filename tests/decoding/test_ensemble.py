@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import softmax
-from translators import INPUTS, LENGTHS, SOURCE, trained
+from support import compiled
+from translators import INPUTS, LENGTHS, ONE_LAYER, SOURCE, trained
 
 from attention_jax.decoding.ensemble import join_caches, join_steps, mean_log_probs
 from attention_jax.decoding.greedy import greedy
@@ -23,7 +24,7 @@ def test_probabilities_are_averaged():
 def joined(module, members):
     caches = []
     for variables in members:
-        memory = module.apply(variables, SOURCE, LENGTHS, method="encode")
+        memory = compiled(module, "encode")(variables, SOURCE, LENGTHS)
         caches.append(module.apply(variables, memory, 6, method="init_cache"))
     steps = [functools.partial(module.apply, variables, method="step") for variables in members]
     return join_steps(steps), join_caches(caches)
@@ -31,9 +32,9 @@ def joined(module, members):
 
 @pytest.mark.parametrize("name", ["bahdanau", "transformer_small"])
 def test_every_step_averages_what_the_members_say_and_one_twice_says_the_same(name):
-    module, one = trained(name)
+    module, one = trained(name, **ONE_LAYER)
     other = jax.tree.map(lambda a: 0.5 * a, one)
-    apart = [jax.jit(module.apply)(variables, SOURCE, LENGTHS, INPUTS) for variables in (one, other)]
+    apart = [compiled(module)(variables, SOURCE, LENGTHS, INPUTS) for variables in (one, other)]
     expected = np.mean([softmax(np.asarray(logits, np.float64), axis=-1) for logits in apart], axis=0)
     step, cache = joined(module, [one, other])
     step = jax.jit(step)

@@ -8,6 +8,7 @@ import pytest
 from ml_collections import ConfigDict
 from support import ROOT
 from texts import DOCUMENTS, write_jsonl
+from translators import ONE_LAYER
 
 from attention_jax.data.config import DataConfig
 from attention_jax.data.grammar import sentence_pairs
@@ -44,7 +45,6 @@ DESCRIBED = [
     ("benchmark", "all"),
     ("kernel_regression", "blobs"),
     pytest.param("language_model", "gpt2_small,bytes", marks=pytest.mark.slow),
-    ("nmt", "bahdanau,embedded"),
     ("nmt", "transformer_book,embedded"),
     ("positional_encoding", "text"),
     ("sequence_layers", "costs"),
@@ -179,15 +179,21 @@ def test_every_language_model_is_built_for_every_corpus(variant):
 
 @pytest.mark.parametrize(("name", "variant"), DESCRIBED)
 def test_a_config_is_described_without_data(name, variant, tmp_path, capsys):
-    run(FILES[name].get_config(variant), tmp_path / "w", "describe")
-    out = capsys.readouterr().out
+    config = FILES[name].get_config(variant)
+    owner = config.model.get("kwargs", config.model) if "model" in config else {}
+    owner.update({key: size for key, size in ONE_LAYER.items() if key in owner})
+    run(config, tmp_path / "w", "describe")
+    assert_described(capsys.readouterr().out, tmp_path)
+
+
+def assert_described(out, tmp_path):
     assert "parameters " in out
     assert "memory a step" in out
     assert "FLOPs a step" in out
     assert not (tmp_path / "w").exists()
 
 
-def test_described_parameters_are_those_of_the_closed_form(tmp_path, capsys):
+def test_a_translator_is_described_without_data_with_the_parameters_of_the_closed_form(tmp_path, capsys):
     config = nmt.get_config("bahdanau,tatoeba_600")
     config.data.vocabulary = v = 1000
     run(config, tmp_path / "w", "describe")
@@ -195,7 +201,9 @@ def test_described_parameters_are_those_of_the_closed_form(tmp_path, capsys):
     gru = lambda inputs: 3 * d * (inputs + d) + 3 * d + d  # noqa: E731
     encoder, decoder = 2 * gru(d), gru(2 * d) + gru(d)
     expected = 2 * v * d + encoder + decoder + (2 * d * d + d) + (d * v + v)
-    assert f"parameters        {expected:,}\n" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert_described(out, tmp_path)
+    assert f"parameters        {expected:,}\n" in out
 
 
 @pytest.mark.slow
