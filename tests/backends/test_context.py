@@ -135,11 +135,16 @@ def blocks_read(monkeypatch, name, mask):
 
     monkeypatch.setattr(folding, "_shares", count)
     monkeypatch.setattr(folding, "_pulled", lambda *given: jax.tree.map(lambda total: total + 1, given[-1]))
+    # sigmoid adds up without dividing
     run = lambda *x: backends.attend(name, *x, mask=mask, normalize="sigmoid").values  # noqa: E731
-    x = jnp.ones((1, mask.num_keys, 1))  # sigmoid adds up without dividing
+
+    @jax.jit
+    def both(x):
+        values, pull = jax.vjp(run, x, x, x)
+        return values, *pull(jnp.ones_like(values))
+
     with jax.set_mesh(mesh()):
-        values, pull = jax.jit(functools.partial(jax.vjp, run))(x, x, x)
-        found = (values, *pull(jnp.ones_like(values)))
+        found = both(jnp.ones((1, mask.num_keys, 1)))
     return [np.array(each)[0, :, 0] for each in found]
 
 
