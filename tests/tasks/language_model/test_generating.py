@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import drawn
 
 from attention_jax.data.tokenizers import BOS, EOS, PAD, UNK
 from attention_jax.errors import UserError
@@ -31,9 +32,7 @@ PROMPT = [4, 9, 7, 5, 8]
 def made(positions):
     """A model whose output depends on all that it reads, and its programs."""
     model = LanguageModel.of(**SIZES | {"positions": positions})
-    variables = init(model, jax.random.key(0))
-    noise = iter(jax.random.split(jax.random.key(1), 100))
-    return model, jax.tree.map(lambda a: a + jax.random.normal(next(noise), a.shape), variables), Generator(model)
+    return model, jax.tree.map(lambda a: 2 * a, drawn(functools.partial(init, model))), Generator(model)
 
 
 def written(positions, request, samples=1, seed=0, prompt=PROMPT):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import drawn
 
 from attention_jax.data.algorithmic import example, size
 from attention_jax.ops.dropout import Dropout
@@ -31,7 +32,7 @@ def test_padding_changes_neither_the_training_loss_nor_what_a_batch_norm_learns(
     config = get_config("smoke")
     config.model.update(norm=norm, mixer=mixer, positions="none", norm_first=True)
     model = Session(config, None, OPENERS).model
-    variables = jax.jit(functools.partial(init, model))(jax.random.key(0))
+    variables = drawn(functools.partial(init, model))
 
     def trained_on(length):
         return trained(variables, texts_of(length), Dropout(jax.random.key(1), 0.0))

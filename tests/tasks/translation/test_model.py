@@ -1,10 +1,13 @@
 """A translation model: its loss whatever the padding, and what is refused."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import translators
+from support import drawn
 
 from attention_jax.errors import UserError
 from attention_jax.ops.dropout import Dropout
@@ -16,12 +19,12 @@ WORDS = jnp.array([[4, 5, 6, 2], [7, 8, 2, 0]])
 
 @pytest.mark.parametrize("name", ["bahdanau", "transformer, batch norm"])
 def test_padding_changes_neither_the_training_loss_nor_what_a_batch_norm_learns(name):
-    model = translators.build(name, layers=1, encoder_layers=1, decoder_layers=1)
-    variables = init(model, jax.random.key(0))
+    model = translators.build(name, **translators.ONE_LAYER)
+    variables, training_loss = drawn(functools.partial(init, model)), jax.jit(functools.partial(loss, model))
 
     def trained_on(padding):
         batch = dict.fromkeys(("source", "target"), jnp.pad(WORDS, ((0, 0), (0, padding))))
-        return loss(model, variables, batch, Dropout(jax.random.key(1), 0.0), 0.1)
+        return training_loss(variables, batch, Dropout(jax.random.key(1), 0.0), 0.1)
 
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), trained_on(0), trained_on(3))
 

@@ -1,12 +1,14 @@
 """A translator's programs: attention whatever the padding, and what need not be installed."""
 
+import functools
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from translators import LENGTHS, SOURCE, build, trained
+from support import compiled, drawn
+from translators import LENGTHS, ONE_LAYER, SOURCE, build, trained
 
 from attention_jax.data.config import DataConfig
 from attention_jax.data.sentences import Sentences
@@ -31,13 +33,14 @@ def test_what_bleu_counts_need_not_be_installed_to_translate(monkeypatch):
 @pytest.mark.parametrize("name", ["luong_concat", "transformer_small"])
 def test_every_layers_and_heads_attention_is_that_of_the_sentence_alone(name):
     model, config = build(name, layers=1, encoder_layers=2, decoder_layers=1), get_config(f"{name},embedded")
-    variables, pairs = init(model, jax.random.key(0)), [([4, 5, 6, 7, 2], [7, 8, 2]), ([9, 2], [4, 4, 5, 6, 6, 2])]
+    variables = drawn(functools.partial(init, model))
+    pairs = [([4, 5, 6, 7, 2], [7, 8, 2]), ([9, 2], [4, 4, 5, 6, 6, 2])]
     source, target = (Sentences.join(side) for side in zip(*pairs, strict=True))
     opened = Trained(translator(model, config), (variables,), None, DataConfig(**config.data))
     for found, (read, written) in zip(attention(opened, source, target), pairs, strict=True):
         before = jnp.array([[1, *written[:-1]]])
         arguments = (jnp.array([read]), jnp.array([len(read)]), before)
-        alone = model.apply(variables, *arguments, method="attention")
+        alone = compiled(model, "attention")(variables, *arguments)
         assert found.keys() == alone.keys()
         for kind, weights in found.items():
             np.testing.assert_allclose(weights, alone[kind].weights[0], rtol=1e-4, atol=1e-6)
@@ -45,7 +48,7 @@ def test_every_layers_and_heads_attention_is_that_of_the_sentence_alone(name):
 
 @pytest.mark.parametrize("beams", [1, 2])
 def test_a_translation_with_a_closed_gate_is_that_of_a_model_that_does_not_read_the_head(beams):
-    module, variables = trained("transformer_small", encoder_layers=1, decoder_layers=1)
+    module, variables = trained("transformer_small", **ONE_LAYER)
     config = get_config("transformer_small,embedded")
     config.evaluate.update(beams=beams)
     config.data.max_length = 6
