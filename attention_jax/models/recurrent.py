@@ -27,7 +27,7 @@ from attention_jax.ops.cache import Cache
 from attention_jax.ops.dropout import Dropout, drop, multiplier
 from attention_jax.ops.local import gaussian_falloff, predicted_centre
 from attention_jax.ops.masking import combine, near_mask, valid_lens_mask
-from attention_jax.ops.recurrent import CELLS, CellWeights, State, stacked_step
+from attention_jax.ops.recurrent import CELLS, CellWeights, State, over_time, stacked_step
 from attention_jax.ops.scoring import Projected, Score
 from attention_jax.ops.shapes import require_choice, require_unset
 
@@ -293,7 +293,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
             masks,
             _by_word(edits, len(steps)),
         )
-        _, said = jax.lax.scan(self._advance(memory, with_weights), self._start(memory), words)
+        _, said = over_time(self._advance(memory, with_weights), self._start(memory), words)
         said = jax.tree.map(lambda array: jnp.swapaxes(array, 0, 1), said)
         return self._readout(said, embedded, self.dropout_at("output", 0, dropout)), said
 

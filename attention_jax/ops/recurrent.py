@@ -12,6 +12,8 @@ from jaxtyping import Array, Bool, Float
 
 from attention_jax.ops.shapes import align_ranks, require_shape
 
+# What a step keeps for its backward pass: what takes long. The rest is computed again, faster than it would be read.
+KEPT = ("dot_general", "tanh", "logistic", "exp", "div", "sqrt", "rsqrt", "sort", "top_k", "cumsum", "custom_vjp_call")
 Sequence = Float[Array, "*batch t d"]
 State = tuple[Float[Array, "*batch h"], ...]
 
@@ -83,8 +85,17 @@ def recurrent(
 
     start = (jnp.zeros((*x.shape[:-2], weights.w_h.shape[0]), x.dtype),) * CELLS[cell].parts
     time_first = jnp.moveaxis(weights.project(x), -2, 0), jnp.moveaxis(valid, -1, 0)
-    last, outputs = jax.lax.scan(step, start, time_first, reverse=reverse)
+    last, outputs = over_time(step, start, time_first, reverse=reverse)
     return jnp.moveaxis(outputs, 0, -2), last
+
+
+def over_time(step: Callable, start: Any, inputs: Any, reverse: bool = False) -> tuple[Any, Any]:
+    """`jax.lax.scan` over time. Its backward pass reads of every step what is `KEPT`, and computes the rest again.
+
+    Of a gate that is σ(a) alone, and not σ(a) (1 − σ(a)) beside it (Chen et al. 2016).
+    """
+    kept = jax.checkpoint(step, policy=lambda primitive, *_, **__: primitive.name in KEPT, prevent_cse=False)
+    return jax.lax.scan(kept, start, inputs, reverse=reverse)
 
 
 def stacked_step(

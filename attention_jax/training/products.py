@@ -68,11 +68,14 @@ def _is_gradient(equation: core.JaxprEqn) -> bool:
 
 
 def _gradient(params: dict[str, Any], one: Array, other: Array) -> Array:
-    """Σ oneᵀ other; the factor with fewer features is written down transposed."""
-    if one.shape[-1] > other.shape[-1]:
-        return jnp.swapaxes(_gradient(params, other, one), -1, -2)
+    """Σ oneᵀ other, as the transpose of otherᵀ one.
+
+    JAX has g first, and turns gᵀ x to lie as W does. The compiler would turn the other product by exchanging its
+    factors, which makes it a slow one again; the transpose of xᵀ g it leaves out.
+    """
     axes = tuple(params["dimension_numbers"][1][0])
     one_RxD, other_RxF = (factor.reshape(*factor.shape[: len(axes)], -1, factor.shape[-1]) for factor in (one, other))
-    one_DxR = jax.lax.optimization_barrier(jnp.swapaxes(one_RxD, -1, -2))
+    other_FxR = jax.lax.optimization_barrier(jnp.swapaxes(other_RxF, -1, -2))
     numbers = (((len(axes) + 1,), (len(axes),)), (axes, axes))
-    return jax.lax.dot_general_p.bind(one_DxR, other_RxF, **params | {"dimension_numbers": numbers})
+    found_FxD = jax.lax.dot_general_p.bind(other_FxR, one_RxD, **params | {"dimension_numbers": numbers})
+    return jnp.swapaxes(found_FxD, -1, -2)

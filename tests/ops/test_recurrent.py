@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.ops.recurrent import CELLS, CellWeights, recurrent
+from attention_jax.ops.recurrent import CELLS, CellWeights, over_time, recurrent
 
 KEYS = jax.random.split(jax.random.key(0), 5)
 WEIGHTS = {
@@ -51,8 +51,40 @@ def test_padding_changes_nothing(cell, reverse):
         np.testing.assert_allclose(part, part_short, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_is_computed_again_gives_the_gradients_of_a_plain_loop(cell, reverse):
+    of_plain, of_again = gradients(jax.lax.scan, cell, reverse), gradients(over_time, cell, reverse)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), of_again, of_plain)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_backward_pass_reads_less_than_that_of_a_plain_loop(cell):
+    assert sum(leaf.size for leaf in kept(over_time, cell)) < sum(leaf.size for leaf in kept(jax.lax.scan, cell))
+
+
 def test_misfits_are_refused_by_name_and_shape():
     with pytest.raises(ValueError, match=r"w_i has shape \(3, 12\), needs \(2, 12\): x is \(2, 3, 5, 2\)"):
         recurrent("gru", X[..., :2], VALID, WEIGHTS["gru"])
     with pytest.raises(ValueError, match=r"valid has shape \(2, 3, 4\), needs \(2, 3, 5\)"):
         recurrent("gru", X, VALID[..., 1:], WEIGHTS["gru"])
+
+
+def looped(loop, cell, reverse):
+    """The outputs of a loop over the first axis of inputs, as a function of a cell's weights and of these."""
+
+    def outputs(weights, x):
+        step = lambda state, gates: (CELLS[cell].step(state, gates, weights),) * 2  # noqa: E731
+        start = (jnp.zeros((5, 4)),) * CELLS[cell].parts
+        return loop(step, start, weights.project(x), reverse=reverse)[1][0]
+
+    return outputs
+
+
+def gradients(loop, cell, reverse):
+    outputs = looped(loop, cell, reverse)
+    return jax.grad(lambda *given: jnp.sum(jnp.sin(outputs(*given))), argnums=(0, 1))(WEIGHTS[cell], X[0])
+
+
+def kept(loop, cell):
+    return jax.tree.leaves(jax.vjp(looped(loop, cell, False), WEIGHTS[cell], X[0])[1])

@@ -50,6 +50,14 @@ def test_no_product_is_left_that_sums_over_the_first_axis_of_its_left_factor(nam
     assert slow_products(jax.make_jaxpr(with_fast_gradients(function))(*arguments).jaxpr) == 0
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_compiler_turns_no_product_back(name):
+    function, arguments = gradient(name)
+    text = jax.jit(with_fast_gradients(function)).lower(*arguments).compile().as_text()
+    assert "dot(" in text
+    assert "lhs_contracting_dims={0}" not in text
+
+
 def test_a_gradient_is_that_of_float64():
     x, g = (np.random.default_rng(seed).normal(size=(50, 7, size)) for seed, size in ((0, 9), (1, 4)))
     _, transposed = jax.vjp(lambda w: jnp.asarray(x, jnp.float32) @ w, jnp.zeros((9, 4)))
