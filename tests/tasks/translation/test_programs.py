@@ -17,7 +17,7 @@ from attention_jax.modules.attention import Edit
 from attention_jax.tasks.translation.measuring import bleu_tokens
 from attention_jax.tasks.translation.model import init
 from attention_jax.tasks.translation.programs import translator
-from attention_jax.tasks.translation.translating import EVALUATION_TOKENS, Trained, attention, batches_of
+from attention_jax.tasks.translation.translating import EVALUATION_TOKENS, FEW, Trained, attention, batches_of
 from configs.nmt import get_config
 
 
@@ -88,3 +88,16 @@ def test_a_batch_has_so_many_tokens_with_those_of_its_beams_and_every_sentence_i
         assert beams * batch["source"].size <= EVALUATION_TOKENS
         seen += indices.tolist()
     assert sorted(seen) == list(range(3000))
+
+
+def test_splits_share_the_shapes_of_full_batches_and_examples_those_of_small_ones():
+    model, config = build("transformer_small"), get_config("transformer_small,embedded")
+    opened = Trained(translator(model, config), (), None, DataConfig(**config.data))
+
+    def shapes(count):
+        sentences = Sentences.join([4] * (1 + index % 16) for index in range(count))
+        return {batch["source"].shape for _, batch in batches_of(opened, sentences, sentences)}
+
+    assert shapes(200) == shapes(3000) == {(EVALUATION_TOKENS // length, length) for length in (8, 16)}
+    assert shapes(1) == {(FEW, 8)}
+    assert {rows for count in range(1, FEW + 1) for rows, _ in shapes(count)} == {FEW}
