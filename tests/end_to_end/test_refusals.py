@@ -149,7 +149,10 @@ def test_a_value_that_cannot_be_used(launcher, tmp_path, kind):
     [
         ("configs/nmt.py:bahdanu,tsv ", "it is MODEL,CORPUS. Models are seq2seq, bahdanau"),
         ("configs/kernel_regression.py:sine", "choose one of sine_power"),
-        ("configs/absent.py", "configs/absent.py: no such config; there are configs/benchmark.py, configs/kernel_regression.py"),
+        (
+            "configs/absent.py",
+            "configs/absent.py: no such config; there are configs/benchmark.py, configs/kernel_regression.py",
+        ),
     ],
 )
 def test_a_config_that_does_not_exist(launcher, tmp_path, config, message):

@@ -6,6 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
+from support import drawn
 from texts import DOCUMENTS, write_folder, write_jsonl
 
 from attention_jax.data.text import Counts
@@ -34,8 +35,7 @@ def opened(tmp_path, **overrides):
 
 
 def variables_of(session):
-    noise = iter(jax.random.split(jax.random.key(1), 100))
-    return jax.tree.map(lambda a: a + jax.random.normal(next(noise), a.shape) / 2, session.init(jax.random.key(0)))
+    return drawn(session.init)
 
 
 def nats(session, variables, tokens, target):
