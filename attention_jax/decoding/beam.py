@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.decoding.choosing import top_k
+from attention_jax.decoding.choosing import top_k, without
 from attention_jax.ops.cache import Cache, side_by_side
 
 NEVER = -1e30  # a score below every other; sums with it stay finite
@@ -113,19 +113,11 @@ def _likeliest(
     count: int,
     never: tuple[int, ...],
 ) -> tuple[Array, Array, Array]:
-    """The `count` likeliest continuations: their log-probabilities, the beams that they continue, their words.
-
-    They are among the words of each beam with the largest logits: log-probabilities are made of those alone.
-    """
-    logits = logits.astype(jnp.float32)
-    largest, words = top_k(logits, count + len(never))
-    peak = jnp.max(largest, axis=-1, keepdims=True)
-    total = peak + jnp.log(jnp.sum(jnp.exp(logits - peak), axis=-1, keepdims=True))
-    of_words = jnp.where(jnp.isin(words, jnp.array(never)), -jnp.inf, largest - total)
-    of_beams = (log_probs[..., None] + of_words).reshape(len(log_probs), -1)
-    log_probs, choice = jax.lax.top_k(of_beams, count)
-    word = jnp.take_along_axis(words.reshape(len(words), -1), choice, axis=-1)
-    return log_probs, choice // words.shape[-1], word
+    """The `count` likeliest continuations: their log-probabilities, the beams that they continue, their words."""
+    of_words = without(jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1), *never)
+    log_probs, choice = top_k((log_probs[..., None] + of_words).reshape(len(log_probs), -1), count)
+    parent, word = jnp.divmod(choice, logits.shape[-1])
+    return log_probs, parent, word
 
 
 def _best(some: Hypotheses, others: Hypotheses, beams: int) -> Hypotheses:
