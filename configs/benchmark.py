@@ -36,6 +36,7 @@ SEED_SIZE = NMT["RECURRENT"] | NMT["RECIPES"]["bahdanau", "tatoeba_600"]["kwargs
 SEED = {"dtype": "float32", "vocabulary": 200, "pairs": 600, "batch": 64, "length": 10, "steps_per_call": 10}
 
 TRAIN = {
+    "timed_alone": ("transformer_small",),  # whose matrix products are timed alone: smaller ones take less than a call
     "cases": {
         "bahdanau": {"what": "two GRU layers of 32", "model": {"name": "recurrent", "kwargs": SEED_SIZE}, **SEED},
         "transformer": {"what": "width 32, two layers", "model": {"name": "transformer", "kwargs": BOOK}, **SEED},

@@ -54,7 +54,7 @@ class Training(NamedTuple):
 
 
 def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
-    """Tokens a second of every case of `config.train.cases`, and the share of each that its products need."""
+    """Tokens a second of every case of `config.train.cases`; of those `timed_alone`, a step beside its products."""
     for name, case in config.train.cases.items():
         training = prepare(case, config.optimizer)
         path = write_pairs(tools.folder / f"{name}.npz", training.learner.table, case.vocabulary)
@@ -65,7 +65,8 @@ def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
             rates()
             ours, theirs = in_turn(config.rounds, rates, others)
         yield Row("train", f"{name}: {case.what}", "target tokens/s", ours, theirs, ", ".join(versions))
-        yield share_of_products(name, case, training, config.rounds)
+        if name in config.train.timed_alone:
+            yield share_of_products(name, case, training, config.rounds)
 
 
 def prepare(case: ConfigDict, optimizer: ConfigDict, how: str = "loop", members: int = 1) -> Training:
