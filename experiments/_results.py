@@ -8,6 +8,7 @@ does not import is none.
 """
 
 import datetime
+import functools
 import json
 import re
 import sys
@@ -24,7 +25,7 @@ RESULTS = ROOT / "experiments" / "results"
 KEEP = flags.DEFINE_string("keep", "", "The folder of a finished run or sweep whose answer is kept.")
 NAME = flags.DEFINE_string("name", "", "The name that it is kept by.")
 NOT_KEPT = ("data",)  # of a result
-LOCAL = (("data", "path"), ("train", "init_from"))  # of a config: where things are
+LOCAL = ("data.path", "train.init_from", "data.tatoeba", "data.multi30k", "peers")  # of a config: where things are
 
 
 def main(argv: list[str]) -> None:
@@ -79,9 +80,11 @@ def evidence(workdir: Path) -> dict[str, Any]:
     config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
     result = json.loads((workdir / "result.json").read_text(encoding="utf-8"))
     command = re.sub(r" --workdir[= ]\S+", "", result["command"])
-    for section, key in LOCAL:
-        if path := config.get(section, {}).get(key):
-            config[section][key] = Path(path).name
+    for place in LOCAL:
+        *sections, key = place.split(".")
+        owner = functools.reduce(lambda found, section: found.get(section, {}), sections, config)
+        if path := owner.get(key):
+            owner[key] = Path(path).name
             command = command.replace(path, Path(path).name)
     return {
         "config": config,
