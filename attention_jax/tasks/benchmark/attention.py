@@ -1,7 +1,6 @@
 """Attention of long texts: blocks beside all weights at once."""
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 
 import jax
@@ -16,6 +15,7 @@ from attention_jax.ops.masking import causal_mask
 from attention_jax.ops.positions import make_encoding
 from attention_jax.tasks.benchmark.rounds import Row, in_turn
 from attention_jax.tasks.benchmark.tools import Tools
+from attention_jax.tasks.timing import seconds_of
 
 ALL = "reference"
 
@@ -59,10 +59,3 @@ def with_gradient(backend: str, is_causal: bool, encoding: str = "none") -> Call
     pooled = forward(backend, is_causal, encoding)
     total = lambda *arrays: jnp.sum(jnp.sin(pooled(*arrays).astype(jnp.float32)))  # noqa: E731
     return jax.grad(total, argnums=(0, 1, 2))
-
-
-def seconds_of(program: Callable, *arguments: Array) -> float:
-    """Of one call."""
-    started = time.perf_counter()
-    jax.block_until_ready(program(*arguments))
-    return time.perf_counter() - started

@@ -1,8 +1,6 @@
 """Decoding: words a second of the project's searches and of CTranslate2's, with the same parameters."""
 
 import functools
-import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from attention_jax.tasks.benchmark.pairs import random_words
 from attention_jax.tasks.benchmark.peers import Asked
 from attention_jax.tasks.benchmark.rounds import Row, in_turn
 from attention_jax.tasks.benchmark.tools import Tools
+from attention_jax.tasks.timing import median_rate
 from attention_jax.tasks.translation.model import init
 
 NO_END = -1  # a word that is never written: every translation is as long as it may be
@@ -37,10 +36,11 @@ def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
         search = functools.partial(jax.jit(searching(model, case.words, beams)), variables, sources[:sentences])
         flags = {"model": path, "batch": sentences, "beams": beams, "length": case.words, "seconds": config.seconds}
         with tools.peers.running(_asked(flags)) as running:
+            written = functools.partial(_words_of, search)
             words = np.asarray(search())
             said = [peer.ask() for peer in running.values()]
             others = {name: functools.partial(_rate_of, peer) for name, peer in running.items()}
-            ours, theirs = in_turn(config.rounds, functools.partial(_rate, search, words.size, config.seconds), others)
+            ours, theirs = in_turn(config.rounds, functools.partial(median_rate, written, config.seconds), others)
         note = f"{said[0]['version']}: {_agreement(words, np.array(said[0]['first']))}" if said else ""
         how = "greedy" if beams == 1 else f"beam {beams}"
         yield Row("decode", f"{how}, {sentences} × {case.words} words", "words/s", ours, theirs, note)
@@ -74,22 +74,16 @@ def _write(path: Path, variables: Any, sources: np.ndarray, heads: int) -> Path:
     return path
 
 
-def _rate(search: Callable[[], jax.Array], words: int, seconds: float) -> float:
-    """Words a second: the median of the searches of so many seconds."""
-    rates: list[float] = []
-    until = time.perf_counter() + seconds
-    while len(rates) < 3 or time.perf_counter() < until:
-        started = time.perf_counter()
-        jax.block_until_ready(search())
-        rates.append(words / (time.perf_counter() - started))
-    return statistics.median(rates)
-
-
 def _asked(flags: Mapping[str, Any]) -> dict[str, Asked]:
     """CTranslate2 in float32: short sentences are not worth a second thread everywhere."""
     names = {1: "CTranslate2, a thread", 2: "CTranslate2, two threads"}
     script = functools.partial(Asked, "ctranslate2_decode.py", "ctranslate2")
     return {name: script({**flags, "threads": threads}) for threads, name in names.items()}
+
+
+def _words_of(search: Callable[[], jax.Array]) -> int:
+    """How many words a search writes, all of them written."""
+    return jax.block_until_ready(search()).size
 
 
 def _rate_of(peer: Any) -> float:

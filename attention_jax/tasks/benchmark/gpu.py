@@ -14,7 +14,8 @@ from attention_jax.tasks.benchmark.attention import with_gradient
 from attention_jax.tasks.benchmark.cases import changed
 from attention_jax.tasks.benchmark.rounds import Row, in_turn
 from attention_jax.tasks.benchmark.tools import Tools
-from attention_jax.tasks.benchmark.training import Rounds, prepare, rate
+from attention_jax.tasks.benchmark.training import Rounds, prepare
+from attention_jax.tasks.timing import median_rate
 from attention_jax.training.cost import flops
 from attention_jax.training.progress import tell
 
@@ -52,7 +53,7 @@ def _started(case: ConfigDict, optimizer: ConfigDict) -> tuple[Rounds, float]:
 
 
 def _flops_a_second(rounds: Rounds, of_word: float, seconds: float) -> float:
-    return of_word * rate(rounds, seconds)
+    return of_word * median_rate(rounds.advance, seconds)
 
 
 def model_flops(case: ConfigDict, optimizer: ConfigDict) -> float:
@@ -88,8 +89,8 @@ def of_members(config: ConfigDict) -> Iterator[Row]:
     """Words a second of many members side by side, beside one alone."""
     case, members = config.train.cases.bahdanau, config.gpu.members
     many, one = (Rounds(prepare(case, config.optimizer, "vmap", count), case) for count in (members, 1))
-    ours = lambda: members * rate(many, config.seconds)  # noqa: E731
-    alone = lambda: rate(one, config.seconds)  # noqa: E731
+    ours = lambda: members * median_rate(many.advance, config.seconds)  # noqa: E731
+    alone = lambda: median_rate(one.advance, config.seconds)  # noqa: E731
     for compile_it in (ours, alone):
         compile_it()
     yield Row("gpu", f"{members} members: {case.what}", "words/s", *in_turn(config.rounds, ours, {"one": alone}))

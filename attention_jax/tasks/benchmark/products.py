@@ -2,7 +2,6 @@
 
 import functools
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from attention_jax.tasks.timing import least_seconds
 from attention_jax.training.cost import inner
 
 REPEATS = 5
@@ -33,7 +33,7 @@ def products(program: Callable, *arguments: Any) -> Counter[Product]:
 
 def seconds_of(counts: Counter[Product]) -> float:
     """Σ over products of the least time that each takes alone, its operands row by row."""
-    return sum(times * _least_seconds(product) for product, times in counts.items())
+    return sum(times * least_seconds(*_prepared(product), repeats=REPEATS) for product, times in counts.items())
 
 
 def _counted(jaxpr: core.Jaxpr) -> Iterator[tuple[Product, int]]:
@@ -56,21 +56,8 @@ def _product(equation: Any) -> Product:
     return Product(shared, left.size // shared // summed, summed, right.size // shared // summed, left.dtype)
 
 
-def _least_seconds(product: Product) -> float:
-    multiply, operands = _prepared(product)
-    timings = []
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        jax.block_until_ready(multiply(*operands))
-        timings.append(time.perf_counter() - started)
-    return min(timings)
-
-
 @functools.cache
-def _prepared(product: Product) -> tuple[Callable, tuple[Any, Any]]:
+def _prepared(product: Product) -> tuple[Callable, Any, Any]:
     left = jnp.ones((product.batch, product.rows, product.inner), product.dtype)
     right = jnp.ones((product.batch, product.inner, product.columns), product.dtype)
-    multiply = jax.jit(jnp.matmul)
-    operands = (left[0], right[0]) if product.batch == 1 else (left, right)
-    jax.block_until_ready(multiply(*operands))
-    return multiply, operands
+    return jax.jit(jnp.matmul), *((left[0], right[0]) if product.batch == 1 else (left, right))

@@ -1,7 +1,6 @@
 """Kernel regression of many points: seconds and memory beside NumPy, a block of queries at a time."""
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 
 import jax
@@ -13,6 +12,7 @@ from attention_jax.ops.pooling import kernel_regression
 from attention_jax.tasks.benchmark.memory import peak_megabytes
 from attention_jax.tasks.benchmark.rounds import Row, in_turn
 from attention_jax.tasks.benchmark.tools import Tools
+from attention_jax.tasks.timing import seconds_of
 
 Points = Float[np.ndarray, "n 1"]
 KERNELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of the distances of a block, in units of the width
@@ -38,7 +38,7 @@ def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
         found, memory = peak_megabytes(ours)
         few = slice(None, None, max(asked.points // 100, 1))
         note = f"differs by {np.max(np.abs(found[few] - numpy(x[few], x, y))):.0e} at most"
-        measures = functools.partial(_seconds, ours), {"NumPy": functools.partial(_seconds, theirs)}
+        measures = functools.partial(seconds_of, ours), {"NumPy": functools.partial(seconds_of, theirs)}
         yield Row("kernel_regression", f"{kernel}, {size}", "s", *in_turn(asked.rounds, *measures), note)
         yield Row("kernel_regression", f"{kernel}, {size}: memory above what was held before", "MB", [memory])
 
@@ -55,9 +55,3 @@ def by_numpy(query: Points, key: Points, value: Points, kernel: str, width: floa
         weights = KERNELS[kernel]((query[first : first + block] - key.T) / np.float32(width))
         found.append((weights @ value) / weights.sum(-1, keepdims=True))
     return np.concatenate(found)
-
-
-def _seconds(work: Callable[[], Points]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started

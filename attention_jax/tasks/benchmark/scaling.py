@@ -1,9 +1,7 @@
 """How cost grows: with tokens, rows, layers, members of a population, and devices."""
 
-import functools
 import multiprocessing
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
@@ -17,6 +15,7 @@ from attention_jax.tasks.benchmark.cases import changed
 from attention_jax.tasks.benchmark.rounds import Growth
 from attention_jax.tasks.benchmark.tools import Tools
 from attention_jax.tasks.benchmark.training import Training, prepare
+from attention_jax.tasks.timing import least_seconds
 from attention_jax.training.collectives import traffic
 from attention_jax.training.cost import cost, flops
 from attention_jax.training.description import Layout
@@ -46,7 +45,7 @@ def _of_tokens(asked: ConfigDict, rounds: int) -> Iterator[Growth]:
         for length in asked.tokens:
             shape = (asked.heads, length, asked.features)
             arrays = [jax.random.normal(jax.random.key(seed), shape) for seed in range(3)]
-            seconds.append(_least_seconds(functools.partial(jax.jit(gradient), *arrays), rounds))
+            seconds.append(least_seconds(jax.jit(gradient), *arrays, repeats=rounds))
             held.append(float(cost(gradient, *arrays).bytes))
         what = f"{backend} attention, forward and gradient"
         yield Growth("scaling", f"{what}: seconds", "tokens", [*asked.tokens], seconds, 2)
@@ -109,15 +108,4 @@ def _seconds_of_step(training: Training, case: ConfigDict, repeats: int) -> floa
         nonlocal packed
         packed = training.call(packed, rows)
 
-    return _least_seconds(step, repeats)
-
-
-def _least_seconds(work: Callable[[], Any], repeats: int) -> float:
-    """The least of some timings after one that compiles; longer ones include other work on the machine."""
-    jax.block_until_ready(work())
-    timings = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        jax.block_until_ready(work())
-        timings.append(time.perf_counter() - started)
-    return min(timings)
+    return least_seconds(step, repeats=repeats)

@@ -2,7 +2,6 @@
 matrix products take."""
 
 import functools
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from attention_jax.tasks.benchmark.peers import Asked
 from attention_jax.tasks.benchmark.products import products, seconds_of
 from attention_jax.tasks.benchmark.rounds import Row, in_turn
 from attention_jax.tasks.benchmark.tools import Tools
+from attention_jax.tasks.timing import median_rate
 from attention_jax.training.blueprint import Blueprint
 from attention_jax.training.compiling import unseen
 from attention_jax.training.description import Description
@@ -58,7 +58,7 @@ def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
     for name, case in config.train.cases.items():
         training = prepare(case, config.optimizer)
         path = write_pairs(tools.folder / f"{name}.npz", training.learner.table, case.vocabulary)
-        rates = functools.partial(rate, Rounds(training, case), config.seconds)
+        rates = functools.partial(median_rate, Rounds(training, case).advance, config.seconds)
         with tools.peers.running(_asked(config, case, path)) as running:
             versions = {peer.ask()["version"] for peer in running.values()}  # what is compiled is compiled now
             others = {name: functools.partial(_rate_of, peer) for name, peer in running.items()}
@@ -110,17 +110,6 @@ class Rounds:
         rows = np.array(drawn, np.int32)
         self.packed = self.call(self.packed, rows)
         return int(np.count_nonzero(self.target[rows]))
-
-
-def rate(rounds: Rounds, seconds: float) -> float:
-    """Target tokens a second: the median of the calls of so many seconds."""
-    rates: list[float] = []
-    until = time.perf_counter() + seconds
-    while len(rates) < 3 or time.perf_counter() < until:
-        started = time.perf_counter()
-        tokens = rounds.advance()
-        rates.append(tokens / (time.perf_counter() - started))
-    return statistics.median(rates)
 
 
 def share_of_products(name: str, case: ConfigDict, training: Training, rounds: int) -> Row:

@@ -1,8 +1,7 @@
 """The costs of sequence layers, counted and timed, and how many layers join the first token to the last."""
 
 import functools
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.evaluation.statistics import fitted_powers
 from attention_jax.tasks.sequence_layers.layers import LAYERS, SequenceLayer, Sizes, applied
+from attention_jax.tasks.timing import least_seconds
 from attention_jax.training.cost import cost, depth
 
 DRAWN = ("flops", "depth", "seconds", "bytes")
@@ -51,20 +51,9 @@ def _costs(layer: SequenceLayer, sizes: Sizes, config: ConfigDict) -> dict[str, 
         "compiled_flops": spent.compiled_flops,
         "formula": layer.flops(sizes),
         "depth": depth(program, params, x),
-        "seconds": _least_seconds(run, (params, x), config.repeats),
+        "seconds": least_seconds(run, params, x, repeats=config.repeats),
         "bytes": spent.bytes,
     }
-
-
-def _least_seconds(run: Callable, arguments: tuple, repeats: int) -> float:
-    """The least of some timings; longer ones include other work on the machine."""
-    jax.block_until_ready(run(*arguments))
-    timings = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        jax.block_until_ready(run(*arguments))
-        timings.append(time.perf_counter() - started)
-    return min(timings)
 
 
 def _powers(sizes: Sequence[Sizes], rows: Sequence[Mapping[str, float]], what: str) -> dict[str, Any]:
