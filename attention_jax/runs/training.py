@@ -141,10 +141,17 @@ def require_finished(step: int, steps: int) -> None:
 
 
 def restore(
-    trainer: Trainer, members: Sequence[Member], checkpoints: Checkpoints, start_from: Callable[[], Variables | None]
+    trainer: Trainer,
+    members: Sequence[Member],
+    checkpoints: Checkpoints,
+    start_from: Callable[[], Variables | None],
+    among: int | None = None,
 ) -> list[TrainState]:
-    """The states that members go on from: their last checkpoint's, whose metrics their runs then have, or new ones."""
-    saved = checkpoints.restore(trainer.abstract(len(members)))
+    """The states that members go on from: their last checkpoint's, whose metrics their runs then have, or new ones.
+
+    Saved states lie on the mesh of `among` members, with whom these train (None: these alone).
+    """
+    saved = checkpoints.restore(trainer.abstract(among or len(members))[: len(members)])
     runs = runs_of(members)
     for run, record in zip(runs, [None] * len(runs) if saved is None else saved.beside, strict=True):
         run.rewind(record)

@@ -69,7 +69,7 @@ def _own_states(wave: Wave, trainer: Trainer) -> list[TrainState] | None:
     for config, run in zip(wave.configs, wave.runs, strict=True):
         members = [Member(config, run, seed) for seed in config.seeds]
         with open_checkpoints(run.checkpoints, trainer, members) as checkpoints:
-            found += restore(trainer, members, checkpoints, lambda: None)
+            found += restore(trainer, members, checkpoints, lambda: None, among=len(wave.members))
     return found if len({int(state.step) for state in found}) == 1 else None
 
 
