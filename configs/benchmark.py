@@ -84,7 +84,7 @@ START = {
 SWEEPING = {
     "corpus": "tatoeba",
     "config": "configs/nmt.py:bahdanau,tatoeba_600",
-    "flags": ("--config.sweep.metric=validation.loss",),
+    "flags": ("--config.sweep.metric=validation.loss", "--config.sweep.engine=processes"),
     "steps": 500,
     "case": SEED,  # of the peer's pairs
     "grid": {
