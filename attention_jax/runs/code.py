@@ -1,9 +1,11 @@
 """Code by what it says: which modules a run imports, and a digest of each without its comments and docstrings."""
 
+import contextlib
 import fnmatch
 import functools
 import hashlib
 import importlib.util
+import json
 import re
 import sys
 import sysconfig
@@ -11,8 +13,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
+from attention_jax.runs import source as parsing
 from attention_jax.runs.provenance import git
-from attention_jax.runs.source import Source, read_source
+from attention_jax.runs.source import read_source
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # What reads finished runs, or starts them, and makes none of their numbers.
@@ -35,6 +40,13 @@ DIGITS = 12
 SHOWN = 3  # files that are named
 
 
+class Said(NamedTuple):
+    """A digest of what a file says, and the modules that it may import."""
+
+    digest: str
+    imports: tuple[str, ...]
+
+
 class Code(NamedTuple):
     """A version of code: a digest of all, and one of each file."""
 
@@ -52,10 +64,10 @@ def imported(*modules: str, without: tuple[str, ...] = ()) -> dict[str, Path]:
     return {name: file for name, (file, _) in _followed(modules, without).items()}
 
 
-def _followed(modules: Sequence[str], without: tuple[str, ...]) -> dict[str, tuple[Path, Source]]:
+def _followed(modules: Sequence[str], without: tuple[str, ...]) -> dict[str, tuple[Path, Said]]:
     """What `imported` says, each file with what it was read to say."""
     packages = {"attention_jax", *(module.partition(".")[0] for module in modules)}
-    found: dict[str, tuple[Path, Source]] = {}
+    found: dict[str, tuple[Path, Said]] = {}
     waiting, met = list(modules), set()
     while waiting:
         for module in _with_packages(waiting.pop()):
@@ -77,7 +89,7 @@ def _followed(modules: Sequence[str], without: tuple[str, ...]) -> dict[str, tup
 def code_of(*modules: str) -> Code:
     """The code, as it is now, that makes the numbers of a run of some modules; what reads finished runs is left out."""
     files = _followed(modules, READERS)
-    digests = {name: _digest(source.meaning) for name, (_, source) in files.items()}
+    digests = {name: said.digest for name, (_, said) in files.items()}
     return Code(_digest(repr(sorted(digests.items()))), digests)
 
 
@@ -166,8 +178,31 @@ def _package_of(module: str, file: Path) -> str:
 
 
 @functools.cache
-def _read(file: Path, package: str) -> Source:
-    return read_source(file.read_text(encoding="utf-8"), package)
+def _read(file: Path, package: str) -> Said:
+    """What a file says. It is kept by the file's text, beside the compiled programs: parsing takes long."""
+    text, folder = file.read_text(encoding="utf-8"), jax.config.jax_compilation_cache_dir
+    if folder is None or "://" in folder:
+        return _parsed(text, package)
+    kept = Path(folder) / "said" / _digest(repr((_reader(), package, text)))
+    with contextlib.suppress(OSError, ValueError, TypeError):  # there is none, or it was not written whole
+        digest, imports = json.loads(kept.read_bytes())
+        return Said(digest, tuple(imports))
+    said = _parsed(text, package)
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(said), encoding="utf-8")
+    return said
+
+
+def _parsed(text: str, package: str) -> Said:
+    source = read_source(text, package)
+    return Said(_digest(source.meaning), source.imports)
+
+
+@functools.cache
+def _reader() -> str:
+    """The text of what parses: another one may find something else."""
+    return Path(parsing.__file__).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:

@@ -1,7 +1,9 @@
 """What a process sets up before it computes: precision, a compilation cache that survives it, small memory."""
 
+import atexit
 import ctypes
 import functools
+import gc
 import hashlib
 import os
 import platform
@@ -14,6 +16,7 @@ from attention_jax.errors import UserError
 
 LONG = 0.2  # seconds: a compilation that is kept for other processes, and cleared up after
 M_MMAP_THRESHOLD = -3  # glibc's malloc.h: arrays of so many bytes have pages of their own
+YOUNG = 20_000  # objects: so many new ones before Python looks which of them are garbage
 COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's name of the event, read from its cache or not
 
 
@@ -28,6 +31,7 @@ def set_up(precision: ConfigDict) -> None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", LONG)
     give_back_freed_memory()
+    look_for_garbage_seldom()
 
 
 @functools.cache
@@ -47,6 +51,16 @@ def give_back_freed_memory() -> None:
             libc.malloc_trim(0)
 
     jax.monitoring.register_event_duration_secs_listener(give_back)
+
+
+@functools.cache
+def look_for_garbage_seldom() -> None:
+    """From now on, let Python look through its objects seldom, and not when the process ends.
+
+    Tracing makes many objects, and those of JAX and of traced programs are hundreds of thousands that are no garbage.
+    """
+    gc.set_threshold(YOUNG)
+    atexit.register(gc.freeze)
 
 
 @functools.cache

@@ -57,9 +57,7 @@ def trainer_of(config: ConfigDict, task: Task, how: str) -> Trainer:
 
 def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:
     """The dynamic values of one member: every number that its optimizer takes, its seed, and its key."""
-    numbers = settled(config.optimizer)
-    _require_warmup_ends(config)
-    numbers["decay_steps"] = numbers["decay_steps"] or config.train.steps
+    numbers = _numbers_of(config)
     return traced(numbers) | {"seed": seed, "key": jax.random.fold_in(jax.random.key(seed), 1)}
 
 
@@ -69,7 +67,14 @@ def check_training(config: ConfigDict) -> None:
     timetable_of(config)
     stepping_of(config.train)
     require_keys("mesh", config.mesh, AXES)
-    hyper_of(config, 0)
+    _numbers_of(config)
+
+
+def _numbers_of(config: ConfigDict) -> dict[str, Any]:
+    """What `config.optimizer` says, checked."""
+    numbers = settled(config.optimizer)
+    _require_warmup_ends(config)
+    return numbers | {"decay_steps": numbers["decay_steps"] or config.train.steps}
 
 
 def _require_warmup_ends(config: ConfigDict) -> None:

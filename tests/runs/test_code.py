@@ -151,6 +151,19 @@ def test_the_file_is_the_one_that_python_runs(checkout, tmp_path_factory, monkey
     assert code.imported("lab.one")["loose.py"] == other / "loose.py"
 
 
+def test_what_a_file_says_is_kept_and_read_again_where_what_is_kept_is_damaged(checkout, tmp_path, monkeypatch):
+    configured = SimpleNamespace(jax_compilation_cache_dir=str(tmp_path / "cache"))
+    monkeypatch.setattr(code, "jax", SimpleNamespace(config=configured))
+    first, kept = version(), [*(tmp_path / "cache/said").iterdir()]
+    with monkeypatch.context() as patch:
+        patch.setattr(code, "read_source", None)
+        assert version() == first
+    for damaged in ("", '["digest", ["lab', "{}", "[1, 2]"):
+        for file in kept:
+            file.write_text(damaged)
+        assert version() == first
+
+
 @pytest.mark.parametrize("name", ["nmt", "language_model", "kernel_regression"])
 def test_what_reads_or_starts_runs_is_no_code_of_theirs(name):
     files = code.code_of(f"experiments.{name}", "attention_jax.sweeps.population").files

@@ -15,6 +15,7 @@ from attention_jax.decoding.ensemble import join_caches, join_steps, mean_log_pr
 from attention_jax.decoding.greedy import greedy
 from attention_jax.decoding.sampling import sample
 from attention_jax.errors import UserError
+from attention_jax.models.transformer import Transformer
 from attention_jax.modules.attention import NO_EDITS
 from attention_jax.ops.losses import cross_entropy
 from attention_jax.tasks.choosing import require_drawing
@@ -132,8 +133,4 @@ def _beam_search(config: ConfigDict) -> Callable:
 
 def _attending_layers(model: nn.Module) -> int:
     """How many decoder layers attend to the source."""
-    tokens, lengths = jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32)
-    kinds: Any = jax.eval_shape(
-        lambda key: model.init_with_output(key, tokens, lengths, tokens, method="attention")[0], jax.random.key(0)
-    )
-    return kinds["cross"].weights.shape[1] if "cross" in kinds else 0
+    return model.decoder_layers if isinstance(model, Transformer) else int(model.attends != "never")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import compiled, drawn
-from translators import LENGTHS, ONE_LAYER, SOURCE, build, trained
+from translators import INPUTS, LENGTHS, NAMES, ONE_LAYER, SOURCE, build, trained
 
 from attention_jax.data.config import DataConfig
 from attention_jax.data.sentences import Sentences
@@ -28,6 +28,18 @@ def test_what_bleu_counts_need_not_be_installed_to_translate(monkeypatch):
     assert translator(build("bahdanau"), config).translate
     with pytest.raises(UserError, match="pip install 'spacy"):
         bleu_tokens(config)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_aligns_where_its_decoder_attends_to_the_source_and_by_no_other_layer(name):
+    model, config = build(name), get_config("bahdanau,embedded")
+    show = functools.partial(model.init_with_output, method="attention")
+    shown = jax.eval_shape(show, jax.random.key(0), SOURCE, LENGTHS, INPUTS)[0]
+    assert (translator(model, config).alignment is not None) == ("cross" in shown)
+    if "cross" in shown:
+        config.evaluate.alignment_layer = shown["cross"].weights.shape[1]
+        with pytest.raises(UserError, match="the decoder has"):
+            translator(model, config)
 
 
 @pytest.mark.parametrize("name", ["luong_concat", "transformer_small"])
