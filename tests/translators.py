@@ -28,13 +28,16 @@ ONE_LAYER = {"layers": 1, "encoder_layers": 1, "decoder_layers": 1}
 OPTIONS = {  # of what a layer is: these models have one of each
     "luong_general, no feeding, lstm": ("luong_general", {"input_feeding": False, "cell": "lstm"}),
     "bahdanau, lstm": ("bahdanau", {"cell": "lstm"}),
-    "bahdanau, cosine, sparsemax": ("bahdanau", {"score": "cosine:temperature=0.2", "normalize": "sparsemax"}),
+    "bahdanau, cosine, sparsemax": (
+        "bahdanau",
+        {"score": "cosine:temperature=0.2,learned=True", "normalize": "sparsemax"},
+    ),
     "luong, kernel, sum": ("luong_general", {"score": "kernel:width=4", "normalize": "sum", "span": "local_p"}),
     "transformer, additive, sigmoid": ("transformer_book", {"score": "additive:hidden=3", "normalize": "sigmoid"}),
     "transformer, gaussian and bilinear": (
         "transformer_small",
         {
-            "score": "gaussian:width=2",
+            "score": "gaussian:width=2,learned=True",
             "normalize": "learned_sink",
             "cross_score": "bilinear",
             "cross_normalize": "top_k",

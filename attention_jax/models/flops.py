@@ -13,7 +13,7 @@ from attention_jax.models.transformer import Transformer
 from attention_jax.modules.mixers import MIXERS
 
 PASSES = 3  # a product of the forward pass has two of its size in the backward pass
-WITH_PRODUCT = ("dot", "scaled_dot", "bilinear", "cosine", "gaussian")  # scores that multiply queries and keys
+WITH_PRODUCT = ("dot", "scaled_dot", "bilinear", "cosine", "gaussian", "l2")  # scores that multiply queries and keys
 
 
 def counted(model: Any) -> Any:

@@ -317,7 +317,11 @@ def acceptance():
         lines += ["|---" * (1 + len(AXES["normalizer"])) + "|"]
         for score in AXES["score"]:
             cells = [Cell(score, n, "none", "none", 0.0, "float32", backend, "plain") for n in AXES["normalizer"]]
-            lines.append(f"| {_name(score)} | " + " | ".join("–" if refusal(c) else "✓" for c in cells) + " |")
+            lines.append(
+                f"| {_name(score)}{', learned' * ('learned' in score)} | "
+                + " | ".join("–" if refusal(c) else "✓" for c in cells)
+                + " |"
+            )
         tables.setdefault("\n".join(lines), []).append(f"`{_name(backend)}`")
     return "\n".join(f"\n{', '.join(names)}\n\n{table}" for table, names in tables.items())
 
