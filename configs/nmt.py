@@ -55,6 +55,9 @@ TRANSFORMER = {
     "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
     "cross_score": "",  # where attention to the source differs
     "cross_normalize": "",
+    "family": "plain",  # of the decoder: talking, differential, gated, forgetting, contextual, selective
+    "encoder_family": "plain",  # talking, differential, gated: modules/families.py
+    "cross_family": "plain",  # the same
     "backend": "auto",  # reference, chunked, cudnn, splash, …, or the first that can: cudnn/splash/auto
     "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
     "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products

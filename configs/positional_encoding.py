@@ -42,6 +42,7 @@ MODEL = {
     "dropout_sites": ("residual",),
     "score": "scaled_dot",  # any of ops/scoring.py, with options: gaussian:width=2
     "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
+    "family": "plain",  # talking, differential, gated, forgetting, contextual, selective: modules/families.py
     "backend": "auto",  # reference, chunked, cudnn, splash, …, or the first that can: cudnn/splash/auto
     "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
     "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products

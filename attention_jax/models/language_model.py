@@ -51,8 +51,12 @@ class LanguageModel(Layered, kw_only=True):
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         self.layer.check()
         if self.layer.mixer in MIXERS:
-            self.layer.require_unset(("score", "normalize"), f"mixer={self.layer.mixer!r} has no attention to read it")
-        self.layer.require_unset(("cross_score", "cross_normalize"), "a language model has no attention to a source")
+            self.layer.require_unset(
+                ("score", "normalize", "family"), f"mixer={self.layer.mixer!r} has no attention to read it"
+            )
+        self.layer.require_unset(
+            ("cross_score", "cross_normalize", "cross_family"), "a language model has no attention to a source"
+        )
         self.new_encoding()
         super().__post_init__()
 
@@ -212,7 +216,9 @@ class LanguageModel(Layered, kw_only=True):
         reading = Reading(mask, QueryKeyPositions(positions, positions))
 
         def read(block, x, index, edit):
-            x, _, shown = block(x, valid, reading, dropout and dropout.fold(1000 + index), look._replace(edit=edit))
+            x, _, shown = block(
+                x, valid, reading, dropout and dropout.fold(1000 + index), look._replace(edit=edit, depth=index)
+            )
             return x, shown
 
         x = self._embed(tokens, positions, dropout)

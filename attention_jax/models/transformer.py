@@ -9,7 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, KeyValue, batch_first, require_gates
+from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
+from attention_jax.modules.families import make_family
 from attention_jax.modules.logits import logits_layer, tied_logits
+from attention_jax.modules.mixers import MIXERS
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.stacking import Layered
@@ -56,7 +59,7 @@ class Transformer(Layered, kw_only=True):
 
     - `encoder_positions`, `decoder_positions`: the encodings of self-attention; `max_length` is the number of positions
       of encodings with a table. Randomized positions are refused: only a language model has them.
-    - `encoder_mixer`: the `mixer` of encoder layers.
+    - `encoder_mixer`, `encoder_family`: the `mixer` and `family` of encoder layers; `family` is the decoder's.
     - `shared`: what shares one matrix. "none"; "target": the target's embedding and the logits; "all": these and the
       source's embedding (§3.4), which needs one vocabulary.
     - `layer`: the other fields of a config. With its `norm_first`, encoder and decoder end in a norm.
@@ -72,6 +75,7 @@ class Transformer(Layered, kw_only=True):
     encoder_mixer: str
     shared: str
     layer: LayerSpec
+    encoder_family: str = PLAIN_FAMILY
 
     @classmethod
     def of(cls, **flat: Any) -> "Transformer":
@@ -83,6 +87,12 @@ class Transformer(Layered, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         require_choice("shared", self.shared, SHARED)
+        make_family(self.encoder_family, "encoder_family", "encoder")
+        if self.encoder_mixer in MIXERS and self.encoder_family != PLAIN_FAMILY:
+            raise ValueError(
+                f"encoder_family={self.encoder_family!r}: encoder_mixer={self.encoder_mixer!r} has no attention to "
+                f"read it. Set encoder_family={PLAIN_FAMILY!r}."
+            )
         for kind in KINDS:
             self._spec(kind).check()
             if self._encoding(kind).record.sample_positions:
@@ -132,7 +142,9 @@ class Transformer(Layered, kw_only=True):
             )
 
     def _spec(self, kind: str) -> LayerSpec:
-        return self.layer._replace(mixer=self.encoder_mixer) if kind == "encoder" else self.layer
+        if kind == "encoder":
+            return self.layer._replace(mixer=self.encoder_mixer, family=self.encoder_family)
+        return self.layer
 
     def _positions(self, kind: str) -> str:
         return getattr(self, f"{kind}_positions")
@@ -249,7 +261,9 @@ class Transformer(Layered, kw_only=True):
         reading = Reading(valid_lens_mask(lengths, source.shape[-1]), positions)
 
         def read(layer, x, index, edit):
-            x, _, shown = layer(x, valid, reading, dropout and dropout.fold(1000 + index), look._replace(edit=edit))
+            x, _, shown = layer(
+                x, valid, reading, dropout and dropout.fold(1000 + index), look._replace(edit=edit, depth=index)
+            )
             return x, shown
 
         x = self._embed(table, source, "encoder", positions.queries, dropout)
@@ -266,7 +280,7 @@ class Transformer(Layered, kw_only=True):
         known = valid_lens_mask(memory.lengths, memory.encoded.shape[-2])
 
         def read(layer, x, index, of_kinds):
-            looks = {kind: look._replace(edit=edit) for kind, edit in of_kinds.items()}
+            looks = {kind: look._replace(edit=edit, depth=index) for kind, edit in of_kinds.items()}
             projected, folded = layer.project_memory(memory.encoded), dropout and dropout.fold(2000 + index)
             x, _, shown = layer(x, valid, reading, projected, known, folded, looks)
             return x, shown

@@ -20,6 +20,7 @@ from attention_jax.modules.attention import (
     Shown,
     cross_spec,
 )
+from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
 from attention_jax.modules.mixers import ALL, ATTENTION, MIXERS, WINDOW
 from attention_jax.modules.normalization import NORMS, Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
@@ -45,8 +46,8 @@ REMAT: dict[str, Callable | None] = {
 class LayerSpec(NamedTuple):
     """What all layers of a model have in common. A model's config has these fields beside the model's own.
 
-    - `score`, `normalize`, `backend`: as in `AttentionSpec`; attention to the source has `cross_score` and
-      `cross_normalize`, or the same as self-attention where they are "".
+    - `score`, `normalize`, `backend`, `family`: as in `AttentionSpec`; attention to the source has `cross_score` and
+      `cross_normalize`, or the same as self-attention where they are "", and a `cross_family` of its own.
     - `gated`: the feed-forward is (f(x W) ∘ x V) W₂ (Shazeer 2020).
     - `norm_first`: normalise before each sub-layer, not after the sum (Xiong et al. 2020).
     - `dropout_sites`: embeddings, residual (each sub-layer's output), attention (weights), hidden (of the
@@ -73,6 +74,8 @@ class LayerSpec(NamedTuple):
     normalize: str = "softmax"
     cross_score: str = ""
     cross_normalize: str = ""
+    family: str = PLAIN_FAMILY
+    cross_family: str = PLAIN_FAMILY
     backend: str = "reference"
     stacked: bool = False
     remat: str = "none"
@@ -88,12 +91,13 @@ class LayerSpec(NamedTuple):
     @property
     def of_self(self) -> AttentionSpec:
         """Attention of a text to itself."""
-        return AttentionSpec(self.score, self.normalize, self.backend)
+        return AttentionSpec(self.score, self.normalize, self.backend, family=self.family)
 
     @property
     def of_cross(self) -> AttentionSpec:
         """Attention to the source."""
-        return cross_spec(self.score, self.normalize, self.cross_score, self.cross_normalize, self.backend)
+        names = self.score, self.normalize, self.cross_score, self.cross_normalize
+        return cross_spec(*names, self.backend, self.cross_family)
 
     @property
     def types(self) -> dict[str, Any]:
@@ -113,6 +117,12 @@ class LayerSpec(NamedTuple):
             require_choice("dropout_sites", site, SITES)
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads}: must divide width={self.width}.")
+        for spec in (self.of_self, self.of_cross):
+            if self.width // self.heads % spec.of_family.parts:
+                raise ValueError(
+                    f"{spec.family_key}={spec.family!r}: cuts a head in halves, and its size is width/heads = "
+                    f"{self.width // self.heads}. Choose fewer heads."
+                )
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}.")
         self.of_self.check()
@@ -127,8 +137,14 @@ class LayerSpec(NamedTuple):
 
         Raises ValueError for an encoding that is not defined for the kind, or acts on scores that the mixer has not.
         """
-        sizes = Spec(self.width, self.heads, self.width // self.heads, max_length, kind == "decoder")
+        parts = self.of_self.of_family.parts
+        sizes = Spec(self.width, self.heads, self.width // self.heads // parts, max_length, kind == "decoder")
         record = _usable(key, text, kind, sizes)
+        if record.mix and parts > 1:
+            raise ValueError(
+                f"{key}={text!r}: adds to values, which family={self.family!r} does not cut as it cuts keys; choose "
+                "another."
+            )
         if self.mixer in MIXERS and (record.rotate or record.bias):
             raise ValueError(f"{key}={text!r}: acts on scores, and mixer={self.mixer!r} has none; choose another.")
         self.of_self.check(record)
@@ -191,12 +207,14 @@ class Look(NamedTuple):
     """What is asked of a layer's heads: a change of them, and whether to return their weights and outputs.
 
     With `is_cached`, what they read is a cache. With a `summary`, they return statistics of their weights instead.
+    `depth` is the layer's number, from 0 on.
     """
 
     edit: Edit = UNCHANGED
     with_heads: bool = False
     is_cached: bool = False
     summary: Summary | None = None
+    depth: Array | int = 0
 
 
 PLAIN = Look()
@@ -204,7 +222,7 @@ PLAIN = Look()
 
 def look_at(edits: Edits, kind: str, layer: int) -> Look:
     """What is asked of one layer's heads that read a cache; the arrays of `edits` have layers as their first axis."""
-    return Look(at_layer(edits.get(kind, UNCHANGED), layer), is_cached=True)
+    return Look(at_layer(edits.get(kind, UNCHANGED), layer), is_cached=True, depth=layer)
 
 
 class Reading(NamedTuple):

@@ -120,7 +120,7 @@ def laplacian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
 
 
 def cosine(query: Query, key: Key, temperature: Scalar = 1.0) -> Scores:
-    """qᵀk / (‖q‖ ‖k‖ τ) (Graves et al. 2014, eq. 6; with a learned τ Henry et al. 2020, §3); zero at a zero vector."""
+    """qᵀk / (‖q‖ ‖k‖ τ) (Graves et al. 2014, eq. 6; τ learned in Henry et al. 2020); zero at a zero vector."""
     require_shape("temperature", jnp.asarray(temperature), (), "one temperature serves every query and key")
     return dot(_unit(query), _unit(key)) / temperature
 
