@@ -17,6 +17,7 @@ from attention_jax.modules.grouping import Grouping
 from attention_jax.modules.mixers import WINDOW
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.ops.attention import Attention, Relative, Replacement, require_fitting
+from attention_jax.ops.cache import Held, written
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Encoding
 from attention_jax.ops.families import decay_of_rows, selected_before, with_decay
@@ -222,6 +223,17 @@ class MultiHeadAttention(nn.Module):
         if family.log_forgets is not None:
             log_forgets = family.log_forgets(self.of_family, memory)[..., None]
         return KeyValue(self._scored("key", memory, self.kv_heads, positions), value, log_forgets)
+
+    def init_cache(self, batch: int, room: int) -> Held:
+        """What is held of texts before their first token, with room for `room` tokens: keys and values."""
+        shape = (batch, self.kv_heads, room, self.width // self.heads)
+        return Held(KeyValue(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype)))
+
+    def remember(
+        self, x: Float[Array, "batch t d"], positions: Int[Array, "#batch t"], held: Held, first: Int[Array, " batch"]
+    ) -> Held:
+        """What was held, and the keys and values of new tokens, from each text's place `first` in history on."""
+        return held._replace(history=written(held.history, self.project(x, positions), first))
 
     def __call__(
         self,
