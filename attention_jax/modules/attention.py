@@ -20,7 +20,7 @@ from attention_jax.ops.attention import Attention, Relative, Replacement, requir
 from attention_jax.ops.cache import Held, written
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Encoding
-from attention_jax.ops.families import decay_of_rows, selected_before, with_decay
+from attention_jax.ops.families import decay_of_rows, selected_after, selected_before, with_decay
 from attention_jax.ops.masking import Mask, combine, window_mask, with_axes, with_mask
 from attention_jax.ops.normalization import rms_norm
 from attention_jax.ops.normalizing import make_normalizer
@@ -126,12 +126,15 @@ def _specs(flat: Mapping[str, Any]) -> dict[str, AttentionSpec]:
 class KeyValue(NamedTuple):
     """Keys and values, projected and split into heads: `[batch, heads, tokens, features]`.
 
-    Where heads forget, `log_forgets` has ln of what each head of queries keeps of the tokens before each.
+    Where heads forget, `log_forgets` has ln of what each head of queries keeps of the tokens before each. Where queries
+    select, `taken` is what those that were read before take from the scores of these keys, of every text that stands in
+    a cache.
     """
 
     key: Float[Array, "batch h s f"]
     value: Float[Array, "batch h s f"]
     log_forgets: Float[Array, "batch n s 1"] | None = None
+    taken: Float[Array, "batch *texts room"] | None = None
 
 
 class Heads(NamedTuple):
@@ -225,15 +228,36 @@ class MultiHeadAttention(nn.Module):
         return KeyValue(self._scored("key", memory, self.kv_heads, positions), value, log_forgets)
 
     def init_cache(self, batch: int, room: int) -> Held:
-        """What is held of texts before their first token, with room for `room` tokens: keys and values."""
-        shape = (batch, self.kv_heads, room, self.width // self.heads)
-        return Held(KeyValue(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype)))
+        """What is held of texts before their first token, with room for `room` tokens: keys and values.
+
+        A family that forgets keeps more of every key; one that selects has a state.
+        """
+        shape, family = (batch, self.kv_heads, room, self.width // self.heads), self.spec.of_family
+        history = KeyValue(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
+        if family.log_forgets is not None:
+            history = history._replace(log_forgets=jnp.zeros((batch, self.heads, room, 1)))
+        return Held(history, None if family.selections is None else jnp.zeros((batch, room)))
 
     def remember(
         self, x: Float[Array, "batch t d"], positions: Int[Array, "#batch t"], held: Held, first: Int[Array, " batch"]
     ) -> Held:
         """What was held, and the keys and values of new tokens, from each text's place `first` in history on."""
         return held._replace(history=written(held.history, self.project(x, positions), first))
+
+    def selected(
+        self,
+        x: Float[Array, "batch t d"],
+        memory: KeyValue,
+        mask: Mask | None,
+        positions: QueryKeyPositions,
+        valid: Bool[Array, "batch t"],
+    ) -> Float[Array, "batch *texts room"] | None:
+        """`memory.taken` after the queries of `x` that are valid; None for a family that selects nothing."""
+        if memory.taken is None:
+            return None
+        query = self._scored("query", x, self.heads, positions.queries)
+        found = self._selections(query, memory, None if mask is None else with_axes(mask, 2))
+        return selected_after(jnp.where(valid[..., None], found, 0), memory.taken)
 
     def __call__(
         self,
@@ -299,10 +323,11 @@ class MultiHeadAttention(nn.Module):
     def _with_family(self, attention: Attention, query: Array, memory: KeyValue, is_cached: bool) -> Attention:
         """What the family asks for too. Of a cache, in which texts may stand side by side, decay is made row by row."""
         family, heads = self.spec.of_family, self.grouping
-        attention = attention._replace(maps=heads.maps(family.maps)._replace(params=self.of_family))
+        if family.maps.do_something:
+            return attention._replace(maps=heads.maps(family.maps)._replace(params=self.of_family))
         if family.selections is not None:
-            taken = selected_before(self._selections(query, memory, attention.mask))
-            return attention._replace(bias=-taken)
+            taken = selected_before(self._selections(query, memory, attention.mask), memory.taken)
+            return attention._replace(bias=-taken[:, None, None])
         if memory.log_forgets is None:
             return attention
         of_keys = heads.grouped(memory.log_forgets[..., 0])
@@ -311,10 +336,10 @@ class MultiHeadAttention(nn.Module):
         pairs = jnp.zeros((len(query), 1, 1, query.shape[-2], of_keys.shape[-1]))
         return attention._replace(bias=decay_of_rows(of_keys, with_mask(pairs, attention.mask)[1]))
 
-    def _selections(self, query: Array, memory: KeyValue, mask: Mask | None) -> Float[Array, "batch 1 1 t s"]:
+    def _selections(self, query: Array, memory: KeyValue, mask: Mask | None) -> Float[Array, "batch t s"]:
         """What the queries' first head gives every key; the mask has axes for heads in groups."""
         scores = make_score(self.spec.score).apply(query[:, :1, None], memory.key[:, :1, None], *self._own_score)
-        return self.spec.of_family.selections(*with_mask(scores, mask))  # type: ignore[misc]
+        return self.spec.of_family.selections(*with_mask(scores, mask))[:, 0, 0]  # type: ignore[misc]
 
     def _relative(self, positions: QueryKeyPositions | None) -> Relative:
         """What the encoding adds to scores and values."""

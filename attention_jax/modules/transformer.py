@@ -239,14 +239,20 @@ class Reading(NamedTuple):
     first: Int[Array, " batch"] | None = None
 
     def by(
-        self, attention: MultiHeadAttention, x: Float[Array, "batch t d"], dropout: Dropout | None, look: Look
+        self,
+        attention: MultiHeadAttention,
+        x: Float[Array, "batch t d"],
+        valid: Bool[Array, "batch t"],
+        dropout: Dropout | None,
+        look: Look,
     ) -> tuple[Float[Array, "batch t d"], tuple[Held | None, Shown]]:
         """What each token of `x` reads; what is held now, if there is a cache, and what each head did."""
         if self.held is None or self.first is None:
             held, read = None, attention.project(x, self.positions.queries)
         else:
             held = attention.remember(x, self.positions.queries, self.held, self.first)
-            read = held.history
+            read = held.history._replace(taken=held.state)
+            held = held._replace(state=attention.selected(x, read, self.mask, self.positions, valid))
         out, heads = attention(x, read, self.mask, dropout, self.positions, *look)
         return out, (held, heads)
 
@@ -287,7 +293,7 @@ class EncoderLayer(nn.Module):
         def attend(x):
             if spec.mixer in MIXERS:
                 return self.mixer(x, valid), (None, None)
-            return reading.by(self.self_attention, x, spec.dropout_at("attention", 0, dropout), look)
+            return reading.by(self.self_attention, x, valid, spec.dropout_at("attention", 0, dropout), look)
 
         def feed(x):
             return self.feed_forward(x, spec.dropout_at("hidden", 0, dropout)), None
@@ -333,7 +339,7 @@ class DecoderLayer(nn.Module):
         spec, look, cross_look = self.spec, looks.get("decoder", PLAIN), looks.get("cross", PLAIN)
 
         def read_words(x):
-            return reading.by(self.self_attention, x, spec.dropout_at("attention", 0, dropout), look)
+            return reading.by(self.self_attention, x, valid, spec.dropout_at("attention", 0, dropout), look)
 
         def read_memory(x):
             on_weights = spec.dropout_at("attention", 1, dropout)

@@ -168,10 +168,28 @@ def selections(scores: Float[Array, "*batch q k"], allowed: Bool[Array, "*#batch
     return jnp.where(is_between, jax.nn.relu(scores), 0)
 
 
-def selected_before(found: Float[Array, "*batch q k"]) -> Float[Array, "*batch q k"]:
-    """F_ij = Σ_{l < i} s_lj of `selections` s: what is taken from every head's score (Leviathan et al. 2024, §3)."""
+def selected_before(
+    found: Float[Array, "batch q k"], taken: Float[Array, "batch *texts room"] | None = None
+) -> Float[Array, "batch q k"]:
+    """F_ij = Σ_{l < i} s_lj of `selections` s: what is taken from every head's score (Leviathan et al. 2024, §3).
+
+    `taken` are the sums of queries that were read before. Those of several texts, `[batch, texts, room]`, are for
+    queries that each go on with one of them; of the keys of one time there then are so many, side by side.
+    """
+    if taken is not None and taken.ndim == found.ndim:
+        return jnp.repeat(taken, found.shape[-1] // taken.shape[-1], axis=-1)
     earlier = jnp.concatenate([jnp.zeros_like(found[..., :1, :]), found[..., :-1, :]], axis=-2)
-    return jnp.cumsum(earlier, axis=-2)
+    sums = jnp.cumsum(earlier, axis=-2)
+    return sums if taken is None else sums + taken[..., None, :]
+
+
+def selected_after(
+    found: Float[Array, "batch q k"], taken: Float[Array, "batch *texts room"]
+) -> Float[Array, "batch *texts room"]:
+    """`taken`, after queries with these selections."""
+    if taken.ndim == found.ndim:
+        return taken + jnp.sum(found.reshape(*taken.shape, -1), axis=-1)
+    return taken + jnp.sum(found, axis=-2)
 
 
 # --- contextual positions ---------------------------------------------------------------------------------------------
