@@ -56,6 +56,11 @@ OPTIONS = {  # of what a layer is: these models have one of each
         "transformer_book",
         {"encoder_positions": "learned", "decoder_positions": "fire"},
     ),
+    "transformer, forgetting and gated": (
+        "transformer_small",
+        {"family": "forgetting", "encoder_family": "gated", "cross_family": "gated:by=head", "kv_heads": 2},
+    ),
+    "transformer, selective": ("transformer_book", {"family": "selective", "decoder_positions": "alibi"}),
     "transformer, no positions": (
         "transformer_tiny",
         {"encoder_positions": "none", "decoder_positions": "none", "shared": "none"},
