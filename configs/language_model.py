@@ -215,7 +215,13 @@ def attention():
     return product([{"model.score": s, "model.normalize": n} for s, n in zip(score, normalize, strict=True)], seeds(3))
 
 
-SWEEPS = {"positions": positions, "attention": attention}
+def families():
+    """Families of attention that keep a map."""
+    names = ("plain", "talking", "differential", "gated", "forgetting", "contextual", "selective")
+    return product(grid("model.family", names), seeds(3))
+
+
+SWEEPS = {"positions": positions, "attention": attention, "families": families}
 
 
 def sweep(name="positions"):

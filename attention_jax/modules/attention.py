@@ -118,8 +118,8 @@ def _specs(flat: Mapping[str, Any]) -> dict[str, AttentionSpec]:
         key: AttentionSpec(*names, family=flat.get(of, PLAIN), family_key=of, kind=kinds.get(key, "decoder"))
         for key, of in families.items()
     }
-    others = (flat.get(key, "") for key in ("cross_score", "cross_normalize"))
-    cross = cross_spec(*names, *others, "reference", flat.get("cross_family", PLAIN))
+    score, normalize = (flat.get(key, "") for key in ("cross_score", "cross_normalize"))
+    cross = cross_spec(*names, score, normalize, "reference", flat.get("cross_family", PLAIN))
     return (own or {"": AttentionSpec(*names)}) | {"cross": cross}
 
 
@@ -283,11 +283,13 @@ class MultiHeadAttention(nn.Module):
         read = heads.grouped(query_BxNxTxF), memory.key[:, :, None], memory.value[:, :, None]
         attention = self._asked(mask, positions, edit)._replace(dropout=dropout)
         attention = self._with_family(attention, query_BxNxTxF, memory, is_cached)
-        by, told = functools.partial(family.attending, params=self.of_family, depth=depth), None  # type: Any, Any
+        told: Any
         if summary is not None:
-            values, told = pooled_with_statistics(*read, attention, summary.with_axes(2), by(pooled))
+            attend = family.attending(pooled, self.of_family, depth)
+            values, told = pooled_with_statistics(*read, attention, summary.with_axes(2), attend)
         else:
-            attend = by(functools.partial(backends.attended, self._backend(with_heads, is_cached)))
+            by = functools.partial(backends.attended, self._backend(with_heads, is_cached))
+            attend = family.attending(by, self.of_family, depth)
             values, told = attend(*read, attention._replace(with_weights=with_heads))
         outputs_BxNxTxF = edited(family.outputs(self.of_family, x, heads.joined(values), depth), edit)
         outputs_BxTxNxF = jnp.moveaxis(outputs_BxNxTxF, -3, -2)

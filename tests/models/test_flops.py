@@ -5,7 +5,11 @@ import jax.numpy as jnp
 import pytest
 from translators import SIZES, build
 
+from attention_jax.models.flops import PASSES, beyond_causality
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.modules.families import BUILDERS
 from attention_jax.training.cost import flops
+from configs.language_model import TRANSFORMER
 
 B, S, T, V = 3, 7, 5, 13
 
@@ -60,3 +64,20 @@ def test_flops_are_those_of_the_formulas_and_training_costs_three_times_the_forw
     expected = 2 * B * by_hand()
     assert flops(forward, variables) == expected
     assert flops(jax.grad(lambda variables: forward(variables).sum()), variables) == 3 * expected
+
+
+@pytest.mark.parametrize(
+    ("family", "score"),
+    [*((family, "scaled_dot") for family in BUILDERS), ("plain", "l2"), ("selective", "laplacian")],
+)
+def test_what_is_beyond_causality_is_of_every_product_that_grows_with_the_square_of_the_length(family, score):
+    sizes = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 4, "feed_forward": 8, "backend": "reference"}
+    model = LanguageModel.of(vocabulary=V, **TRANSFORMER | sizes | {"family": family, "score": score})
+
+    def forward(length):
+        tokens = jnp.zeros((B, length), jnp.int32)
+        variables = jax.eval_shape(model.init, jax.random.key(0), tokens)
+        return flops(lambda variables: model.apply(variables, tokens), variables)
+
+    by_pair = (forward(T) - 2 * forward(2 * T) + forward(3 * T)) / (2 * T * T)  # of a + b T + c T², c
+    assert beyond_causality(model, B, S) == PASSES * by_pair * S * (S - 1) / 2
