@@ -214,7 +214,7 @@ class MultiHeadAttention(nn.Module):
             }
         self.score_params = make_score(self.spec.score).init_with(self.param, part, part, part, self.param_dtype)
         self.sinks = make_normalizer(self.spec.normalize).init_with(self.param, self.heads, self.param_dtype)
-        self.of_family = {
+        self.family_params = {
             name: self.param(name, *parameter, self.param_dtype)
             for name, parameter in family.parameters(Sizes(self.width, self.heads, size)).items()
         }
@@ -224,7 +224,7 @@ class MultiHeadAttention(nn.Module):
         value = self._split(memory @ self.matrices["value"].astype(self.dtype), self.kv_heads)
         log_forgets, family = None, self.spec.of_family
         if family.log_forgets is not None:
-            log_forgets = family.log_forgets(self.of_family, memory)[..., None]
+            log_forgets = family.log_forgets(self.family_params, memory)[..., None]
         return KeyValue(self._scored("key", memory, self.kv_heads, positions), value, log_forgets)
 
     def init_cache(self, batch: int, room: int) -> Held:
@@ -285,13 +285,13 @@ class MultiHeadAttention(nn.Module):
         attention = self._with_family(attention, query_BxNxTxF, memory, is_cached)
         told: Any
         if summary is not None:
-            attend = family.attending(pooled, self.of_family, depth)
+            attend = family.attending(pooled, self.family_params, depth)
             values, told = pooled_with_statistics(*read, attention, summary.with_axes(2), attend)
         else:
             by = functools.partial(backends.attended, self._backend(with_heads, is_cached))
-            attend = family.attending(by, self.of_family, depth)
+            attend = family.attending(by, self.family_params, depth)
             values, told = attend(*read, attention._replace(with_weights=with_heads))
-        outputs_BxNxTxF = edited(family.outputs(self.of_family, x, heads.joined(values), depth), edit)
+        outputs_BxNxTxF = edited(family.outputs(self.family_params, x, heads.joined(values), depth), edit)
         outputs_BxTxNxF = jnp.moveaxis(outputs_BxNxTxF, -3, -2)
         joined_BxTxD = outputs_BxTxNxF.reshape(*outputs_BxTxNxF.shape[:-2], self.width)
         shown = jax.tree.map(heads.joined, told)
@@ -326,7 +326,7 @@ class MultiHeadAttention(nn.Module):
         """What the family asks for too. Of a cache, in which texts may stand side by side, decay is made row by row."""
         family, heads = self.spec.of_family, self.grouping
         if family.maps.do_something:
-            return attention._replace(maps=heads.maps(family.maps)._replace(params=self.of_family))
+            return attention._replace(maps=heads.maps(family.maps)._replace(params=self.family_params))
         if family.selections is not None:
             taken = selected_before(self._selections(query, memory, attention.mask), memory.taken)
             return attention._replace(bias=-taken[:, None, None])
