@@ -12,10 +12,9 @@ from ml_collections import ConfigDict
 
 from attention_jax.backends import require_mark
 from attention_jax.errors import UserError
-from attention_jax.models.flops import beyond_causality, counted, in_sight
+from attention_jax.models.flops import beyond_causality, counted, held_bytes, in_sight
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.placement import LAYERS
-from attention_jax.modules.mixers import MIXERS
 from attention_jax.tasks.language_model.generating import Generator
 from attention_jax.tasks.language_model.measuring import Total, total_of
 from attention_jax.tasks.language_model.model import build, init, loss, statistics_of
@@ -58,7 +57,7 @@ class Session:
         source = self.source
         model = build(self.config, source.vocabulary, source.longest, source.has_segments, source.is_padded)
         self._require_room("config.model", model)
-        if self.source.has_segments and model.layer.mixer in MIXERS:
+        if self.source.has_segments and not model.layer.mixing.attends:
             raise UserError(
                 f"config.model.mixer={model.layer.mixer!r}: reads each row as one text, and rows are packed documents. "
                 "Choose --config.data.packing=windows."
@@ -165,6 +164,7 @@ class Session:
         found = description_of(self.config, self.init, self.loss, batch, self.placement, more)
         return found._replace(
             needed=functools.partial(self.model_flops, batch),
+            held=functools.partial(held_bytes, self.model),
             inspect=functools.partial(require_mark, self.model.backend),
             in_sight=step_of(self.config, self._loss_of(in_sight(self.model))),
         )
