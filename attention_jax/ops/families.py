@@ -91,7 +91,9 @@ def gated(
     W has a column for each feature of every head, or one for each head.
     """
     heads = outputs.shape[-3]
-    gates_BxQxN = jax.nn.sigmoid((x @ matrix.astype(x.dtype)).astype(jnp.float32))
+    gates_BxQxN = jax.nn.sigmoid(
+        jnp.einsum("...d,dn->...n", x, matrix.astype(x.dtype), preferred_element_type=jnp.float32)
+    )
     gates_BxHxQxF = jnp.moveaxis(gates_BxQxN.reshape(*gates_BxQxN.shape[:-1], heads, -1), -2, -3)
     return outputs * gates_BxHxQxF.astype(outputs.dtype)
 
@@ -103,8 +105,8 @@ def log_forget(
     x: Float[Array, "*batch t d"], matrix: Float[Array, "d h"], bias: Float[Array, " h"]
 ) -> Float[Array, "*batch h t"]:
     """ln f = ln σ(x W + b), how much of what came before each token each head keeps (Lin et al. 2025, §3)."""
-    logits = jnp.einsum("...td,dh->...ht", x, matrix.astype(x.dtype), preferred_element_type=jnp.float32)
-    return jax.nn.log_sigmoid(jnp.add(*align_ranks(logits, bias[:, None].astype(jnp.float32))))
+    logits = jnp.einsum("...d,dh->...h", x, matrix.astype(x.dtype), preferred_element_type=jnp.float32)
+    return jnp.swapaxes(jax.nn.log_sigmoid(jnp.add(*align_ranks(logits, bias.astype(jnp.float32)))), -1, -2)
 
 
 def decay(query_sums: Float[Array, "*batch q"], key_sums: Float[Array, "*batch k"]) -> Float[Array, "*batch q k"]:

@@ -31,8 +31,9 @@ TEXTS = np.random.default_rng(1).normal(size=(2, LENGTH, WIDTH))
 
 
 @functools.cache
-def layer_of(family, backend="reference"):
-    layer = MultiHeadAttention(WIDTH, HEADS, KV_HEADS, False, AttentionSpec(backend=backend, family=family))
+def layer_of(family, backend="reference", dtype="float32"):
+    spec = AttentionSpec(backend=backend, family=family)
+    layer = MultiHeadAttention(WIDTH, HEADS, KV_HEADS, False, spec, jnp.dtype(dtype))
     return layer, drawn(functools.partial(layer.init, method=read), jnp.zeros((1, LENGTH, WIDTH)))
 
 
@@ -206,6 +207,16 @@ def test_statistics_are_those_of_the_weights_and_heads_are_gated_and_replaced(fa
     without = {**variables["params"], "out": variables["params"]["out"].at[SIZE : 2 * SIZE].set(0)}
     expected = layer.apply({"params": without}, texts, method=read)[0]
     np.testing.assert_allclose(removed, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_a_family_in_bfloat16_is_near_what_it_is_in_float32(family):
+    layer, variables = layer_of(family, dtype="bfloat16")
+    out = jax.jit(lambda: layer.apply(variables, jnp.asarray(TEXTS, jnp.bfloat16), method=read)[0])()
+    exact = jax.tree.map(lambda array: np.asarray(array, np.float64), variables["params"])
+    expected = oracle_of_texts(family, exact, TEXTS)
+    assert out.dtype == jnp.bfloat16
+    assert np.abs(np.asarray(out, np.float64) - expected).mean() < 0.03 * np.abs(expected).max()
 
 
 def test_heads_that_begin_to_talk_say_what_they_would_alone():
