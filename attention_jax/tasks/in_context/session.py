@@ -1,0 +1,197 @@
+"""Regression in context, opened once: the model with its programs, the estimators' answers, and a run's variables."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+from ml_collections import ConfigDict
+
+from attention_jax.data.functions import Draw
+from attention_jax.errors import UserError
+from attention_jax.models.in_context import InContextRegressor
+from attention_jax.models.placement import LAYERS
+from attention_jax.modules.attention import with_backend
+from attention_jax.ops.losses import squared_error
+from attention_jax.ops.masking import causal_mask
+from attention_jax.tasks.in_context.drawing import check, drawn, prompts_of, training_prompts
+from attention_jax.tasks.regression.choosing import best_numbers, estimates, over_draws
+from attention_jax.tasks.regression.estimators import chosen
+from attention_jax.tasks.regression.measuring import summary
+from attention_jax.tasks.sections import of_section, tell_once, types_of
+from attention_jax.training.description import Description, description_of
+from attention_jax.training.feeding import Batches, shapes_of
+from attention_jax.training.loop import Task
+from attention_jax.training.placement import Placement
+from attention_jax.training.saved import Init, best_variables
+from attention_jax.training.state import Variables
+from attention_jax.training.step import Loss
+
+HELD_OUT, CHOOSING = 1_000_000, 2_000_000  # folded into a key; no training step folds in so much
+QUERIES = 8  # of the draws on which estimators' numbers are chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """Everything that a config's model needs; each part is made once, when it is first asked for."""
+
+    config: ConfigDict
+    folder: Path | None
+
+    @functools.cached_property
+    def model(self) -> InContextRegressor:
+        """The model. Raises UserError for values that do not fit."""
+        length = 2 * self.config.data.pairs + 1
+        fields = {"outputs": 1, **self.config.model.to_dict(), **types_of(self.config)}
+        mask = jax.eval_shape(lambda: causal_mask(length, length))
+        with of_section("config.model"):
+            model = InContextRegressor.of(**with_backend(fields, length, [mask], tell_once))
+            model.require_room(length)
+        return model
+
+    def check(self) -> None:
+        """Raise UserError for values that do not fit one another."""
+        check(self.config)
+        chosen(self.config.evaluate.estimators)
+        for name in ("examples", "choosing"):
+            if self.config.evaluate[name] < 2:
+                raise UserError(f"config.evaluate.{name}={self.config.evaluate[name]}: needs 2 or more.")
+        pairs, most = self.config.evaluate.pairs, self.config.data.pairs
+        if not pairs or min(pairs) < 1 or max(pairs) != most:
+            raise UserError(f"config.evaluate.pairs={pairs}: needs 1 or more each, up to config.data.pairs={most}.")
+        _ = self.model
+
+    @property
+    def init(self) -> Init:
+        """key → fresh variables."""
+        model, features = self.model, self.config.data.dimensions + 2
+        return lambda key: dict(model.init(key, jnp.zeros((1, 1, features))))
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(LAYERS)
+
+    @functools.cached_property
+    def loss(self) -> Loss:
+        """The squared error of every answer, of prompts that are drawn inside the step."""
+        model, data = self.model, self.config.data
+
+        def of_batch(variables, batch, dropout, hyper):
+            key = jax.random.fold_in(jax.random.fold_in(hyper["key"], 1), batch["step"][0, 0])
+            prompts = training_prompts(data, key)
+            others = [name for name in variables if name != "params"]
+            answers, changed = model.apply(variables, prompts.vectors, dropout, mutable=others)
+            return squared_error(answers[:, ::2, 0], prompts.answers), dict(changed)
+
+        return of_batch
+
+    def batches(self, seed: int, step: int, stop: int) -> Batches:
+        """The numbers of steps: each draws its own prompts."""
+        del seed
+        rows = np.arange(step, min(stop, step + self.config.train.steps_per_call))[:, None]
+        return Batches(rows, self._steps)
+
+    @functools.cached_property
+    def _steps(self) -> dict[str, np.ndarray]:
+        return {"step": np.arange(self.config.train.steps, dtype=np.int32)[:, None]}
+
+    @property
+    def task(self) -> Task:
+        """What the training loop needs."""
+        return Task(
+            init=self.init,
+            loss=self.loss,
+            batches=self.batches,
+            steps_per_epoch=self.config.train.steps,
+            evaluate=lambda variables: {f"error.{pairs}": found for pairs, found in self.errors(variables).items()},
+            placement=self.placement,
+        )
+
+    def errors(self, variables: Variables) -> dict[str, float]:
+        """The model's squared error against the noiseless truth of a query, by how many pairs come before it."""
+        return {pairs: float(np.mean(np.square(found))) for pairs, found in self._missed(variables).items()}
+
+    def distances(self, variables: Variables) -> dict[str, dict[str, float]]:
+        """The mean squared distance of the model's answers to each estimator's, by the pairs before them."""
+        answers = {
+            pairs: missed + self.held_out[pairs][1]["truth"] for pairs, missed in self._missed(variables).items()
+        }
+        return {
+            name: {
+                pairs: float(np.mean(np.square(answers[pairs] - found[name])))
+                for pairs, (_, found) in self.held_out.items()
+            }
+            for name in self.config.evaluate.estimators
+        }
+
+    @property
+    def of_estimators(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Each estimator's squared error on the same draws, by the pairs, with its interval over draws."""
+        return {
+            name: {
+                pairs: summary(np.square(found[name] - found["truth"])) for pairs, (_, found) in self.held_out.items()
+            }
+            for name in self.config.evaluate.estimators
+        }
+
+    def _missed(self, variables: Variables) -> dict[str, Float[np.ndarray, " draws"]]:
+        """The model's answers less the truth."""
+        answer = self._answer
+        return {
+            pairs: np.asarray(answer(variables, vectors)) - found["truth"]
+            for pairs, (vectors, found) in self.held_out.items()
+        }
+
+    @functools.cached_property
+    def _answer(self) -> Any:
+        model = self.model
+
+        def last(variables: Variables, vectors: Array) -> Array:
+            answers: Any = model.apply(variables, vectors)
+            return answers[:, -1, 0]
+
+        return jax.jit(last)
+
+    @functools.cached_property
+    def held_out(self) -> dict[str, tuple[Array, dict[str, Float[np.ndarray, " draws"]]]]:
+        """By the number of pairs: held-out prompts; what each estimator answers, by name, and as "truth" that."""
+        return {str(pairs): self._held_out(pairs) for pairs in self.config.evaluate.pairs}
+
+    def _held_out(self, pairs: int) -> tuple[Array, dict[str, Float[np.ndarray, " draws"]]]:
+        data, evaluate, estimators = self.config.data, self.config.evaluate, chosen(self.config.evaluate.estimators)
+        keys = [jax.random.fold_in(jax.random.key(evaluate.seed), stream + pairs) for stream in (HELD_OUT, CHOOSING)]
+        of_one = functools.partial(drawn, data, pairs=pairs, queries=1)
+
+        @jax.jit
+        def answered(held_out, others):
+            numbers = best_numbers(estimators, functools.partial(drawn, data, pairs=pairs, queries=QUERIES), others)
+
+            def of_draw(key: Key[Array, ""]) -> tuple[Draw, dict[str, Array]]:
+                key_drawn, key = jax.random.split(key)
+                one = of_one(key_drawn)
+                return one, {name: found[0, 0] for name, found in estimates(estimators, key, one, numbers).items()}
+
+            draws, found = over_draws(of_draw, held_out)
+            return prompts_of(data, draws), found | {"truth": draws.truth[:, 0, 0]}
+
+        counts = evaluate.examples, evaluate.choosing
+        vectors, found = answered(*(jax.random.split(key, count) for key, count in zip(keys, counts, strict=True)))
+        return vectors, jax.device_get(found)
+
+    def variables(self, config: ConfigDict, run: Path) -> list[Variables]:
+        """Each seed's best variables in the folder of a trained run."""
+        return best_variables(config, run, self.init, placement=self.placement)
+
+    @functools.cached_property
+    def description(self) -> Description:
+        """Shapes of the parameters and of one step."""
+        return description_of(self.config, self.init, self.loss, shapes_of(self.batches(0, 0, 1)), self.placement)
+
+    @functools.cached_property
+    def cost(self) -> dict[str, float]:
+        """Parameters, and the matrix-product FLOPs of one seed's whole training."""
+        return {"parameters": self.description.size, "flops": self.description.flops * self.config.train.steps}
