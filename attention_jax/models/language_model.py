@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, KeyValue, batch_first, require_gates
+from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, batch_first, require_gates
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.mixers import ATTENTION, MIXERS
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.stacking import Layered
-from attention_jax.modules.transformer import PLAIN, EncoderLayer, LayerSpec, Look, Reading, into_cache, look_at
-from attention_jax.ops.cache import Cache, within_room
+from attention_jax.modules.transformer import PLAIN, EncoderLayer, LayerSpec, Look, Reading, look_at
+from attention_jax.ops.cache import Cache, by_layer, of_layers, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, causal_mask, combine, keys_mask, segment_mask
 from attention_jax.ops.placing import over_features
@@ -157,9 +157,8 @@ class LanguageModel(Layered, kw_only=True):
         """
         if self.layer.mixer != ATTENTION:
             raise ValueError(f"mixer={self.layer.mixer!r}: only {ATTENTION!r} reads token by token.")
-        shape = (len(positions), self.layer.kv_heads, positions.shape[-1], self.layer.width // self.layer.heads)
-        empty = KeyValue(jnp.zeros(shape, self.layer.dtype), jnp.zeros(shape, self.layer.dtype))
-        return Cache(positions, None, jnp.zeros(len(positions), jnp.int32), (empty,) * self.layers)
+        history, state = of_layers([block.init_cache(*positions.shape) for block in self.each(STACK, self.blocks)])
+        return Cache(positions, state, jnp.zeros(len(positions), jnp.int32), history)
 
     def step(
         self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
@@ -184,14 +183,16 @@ class LanguageModel(Layered, kw_only=True):
         index = jnp.minimum(cache.cursor[:, None] + jnp.arange(length)[None], room - 1)
         now = jnp.take_along_axis(cache.memory, index, axis=1)
         positions, valid = QueryKeyPositions(now, cache.memory), jnp.arange(length)[None] < counts[:, None]
-        x, written = self._embed(tokens, now, None), []
-        for layer, (block, held) in enumerate(zip(self.each(STACK, self.blocks), cache.history, strict=True)):
-            reading = Reading(causal_mask(length, room, cache.cursor), positions, into_cache(held, cache.cursor))
-            x, held, _ = block(x, valid, reading, None, look_at(edits, KIND, layer))
-            written.append(held)
+        reading = Reading(causal_mask(length, room, cache.cursor), positions, first=cache.cursor)
+        x, kept = self._embed(tokens, now, None), []
+        layers = zip(self.each(STACK, self.blocks), by_layer(cache.history, cache.state), strict=True)
+        for layer, (block, held) in enumerate(layers):
+            x, held, _ = block(x, valid, reading._replace(held=held), None, look_at(edits, KIND, layer))
+            kept.append(held)
         last = jnp.take_along_axis(x, (counts - 1)[:, None, None], axis=1)
         last = within_room(last, cache.cursor + counts - 1, room)
-        read = cache._replace(cursor=cache.cursor + counts, history=tuple(written))
+        history, state = of_layers(kept)
+        read = Cache(cache.memory, state, cache.cursor + counts, history)
         return self._logits(last, valid[:, :1], False)[:, 0], read
 
     def _read(

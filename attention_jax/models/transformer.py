@@ -20,10 +20,9 @@ from attention_jax.modules.transformer import (
     LayerSpec,
     Look,
     Reading,
-    into_cache,
     look_at,
 )
-from attention_jax.ops.cache import Cache, within_room
+from attention_jax.ops.cache import Cache, by_layer, of_layers, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
 from attention_jax.ops.placing import over_features
@@ -49,6 +48,13 @@ class Projected(NamedTuple):
 
     layers: tuple[KeyValue, ...]
     lengths: Int[Array, " batch"]
+
+
+class Own(NamedTuple):
+    """The state of cached decoding: a text's lane at every time, and what decoder layers hold that is its own."""
+
+    lanes: Int[Array, "batch *texts room"]
+    layers: tuple
 
 
 class Transformer(Layered, kw_only=True):
@@ -207,37 +213,38 @@ class Transformer(Layered, kw_only=True):
     def init_cache(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first token, with room for `max_length` tokens."""
         self._require_room("decoder", max_length)
-        shape = (len(memory.lengths), self.layer.kv_heads, max_length, self.layer.width // self.layer.heads)
-        empty = KeyValue(jnp.zeros(shape, self.layer.dtype), jnp.zeros(shape, self.layer.dtype))
-        layers = self.each("decoders", self.decoders)
+        batch, layers = len(memory.lengths), self.each("decoders", self.decoders)
         projected = Projected(tuple(layer.project_memory(memory.encoded) for layer in layers), memory.lengths)
-        lanes = jnp.zeros((len(memory.lengths), max_length), jnp.int32)
-        return Cache(projected, lanes, jnp.zeros(len(lanes), jnp.int32), (empty,) * self.decoder_layers)
+        history, state = of_layers([layer.init_cache(batch, max_length) for layer in layers])
+        lanes = jnp.zeros((batch, max_length), jnp.int32)
+        return Cache(projected, Own(lanes, state), jnp.zeros(batch, jnp.int32), history)
 
     def step(
         self, tokens: Int[Array, "batch *texts"], cache: Cache, edits: Edits = NO_EDITS
     ) -> tuple[Float[Array, "batch *texts v"], Cache]:
         """Logits of the token after `tokens`, NaN if the cache has no room for these, and the cache with them.
 
-        Tokens are a text's of each sentence, or of several that stand side by side in the cache; `state` says of each
+        Tokens are a text's of each sentence, or of several that stand side by side in the cache; lanes say of each
         text and time which of the texts then was its own. Raises ValueError for `edits` that are more than gates.
         """
         require_gates(edits)
         texts_BxG = tokens.reshape(len(tokens), -1)
         self.require_texts(texts_BxG.shape[-1])
-        valid, room, cursor = jnp.ones_like(texts_BxG, bool), cache.state.shape[-1], cache.cursor[:, None]
-        lanes_BxGxR = _with_own_lanes(cache.state.reshape(*texts_BxG.shape, room), cursor)
-        reading, written = _of_own(lanes_BxGxR, cursor), []
+        lanes, state = cache.state
+        valid, room, cursor = jnp.ones_like(texts_BxG, bool), lanes.shape[-1], cache.cursor[:, None]
+        lanes_BxGxR = _with_own_lanes(lanes.reshape(*texts_BxG.shape, room), cursor)
+        reading = _of_own(lanes_BxGxR, cursor)._replace(first=cache.cursor * texts_BxG.shape[-1])
         x = self._embed(self.target_embedding, texts_BxG, "decoder", reading.positions.queries, None)
-        layers = zip(self.each("decoders", self.decoders), cache.history or (), cache.memory.layers, strict=True)
+        holding, kept = by_layer(cache.history or (), state), []
+        layers = zip(self.each("decoders", self.decoders), holding, cache.memory.layers, strict=True)
         for index, (layer, held, memory) in enumerate(layers):
-            joining = reading._replace(join=into_cache(held, cache.cursor * texts_BxG.shape[-1]))
             known = valid_lens_mask(cache.memory.lengths, memory.key.shape[-2])
             looks = {kind: look_at(edits, kind, index) for kind in READING}
-            x, held, _ = layer(x, valid, joining, memory, known, None, looks)
-            written.append(held)
+            x, held, _ = layer(x, valid, reading._replace(held=held), memory, known, None, looks)
+            kept.append(held)
         logits = self._logits(within_room(x, cache.cursor, room), valid, False)
-        read = Cache(cache.memory, lanes_BxGxR.reshape(cache.state.shape), cache.cursor + 1, tuple(written))
+        history, state = of_layers(kept)
+        read = Cache(cache.memory, Own(lanes_BxGxR.reshape(lanes.shape), state), cache.cursor + 1, history)
         return logits.reshape(*tokens.shape, -1), read
 
     def _encode(

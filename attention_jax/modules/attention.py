@@ -14,6 +14,7 @@ from attention_jax import backends
 from attention_jax.modules.mixers import WINDOW
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.ops.attention import Attention, Relative, Replacement, require_fitting
+from attention_jax.ops.cache import Held, written
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Encoding, PairBias
 from attention_jax.ops.masking import Mask, combine, window_mask, with_axes
@@ -173,6 +174,17 @@ class MultiHeadAttention(nn.Module):
         key = self._split(memory @ self.matrices["key"].astype(self.dtype), self.kv_heads)
         value = self._split(memory @ self.matrices["value"].astype(self.dtype), self.kv_heads)
         return KeyValue(self._rotated(rms_norm(key, self.gains["key"]) if self.qk_norm else key, positions), value)
+
+    def init_cache(self, batch: int, room: int) -> Held:
+        """What is held of texts before their first token, with room for `room` tokens: keys and values."""
+        shape = (batch, self.kv_heads, room, self.width // self.heads)
+        return Held(KeyValue(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype)))
+
+    def remember(
+        self, x: Float[Array, "batch t d"], positions: Int[Array, "#batch t"], held: Held, first: Int[Array, " batch"]
+    ) -> Held:
+        """What was held, and the keys and values of new tokens, from each text's place `first` in history on."""
+        return held._replace(history=written(held.history, self.project(x, positions), first))
 
     def __call__(
         self,

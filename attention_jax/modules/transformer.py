@@ -23,6 +23,7 @@ from attention_jax.modules.attention import (
 from attention_jax.modules.mixers import ALL, ATTENTION, MIXERS, WINDOW
 from attention_jax.modules.normalization import NORMS, Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
+from attention_jax.ops.cache import Held
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, combine, window_mask
 from attention_jax.ops.placing import over_features
@@ -208,43 +209,28 @@ def look_at(edits: Edits, kind: str, layer: int) -> Look:
 
 
 class Reading(NamedTuple):
-    """What self-attention reads: the mask, the positions, and `join`, from new keys and values to all that are read."""
+    """What a layer reads of its text: the mask and positions of attention, and with a cache what it `held` before.
+
+    The tokens then come from each text's place `first` in history on, and the mask and positions are those of all that
+    history has room for.
+    """
 
     mask: Mask | None
     positions: QueryKeyPositions
-    join: Callable[[KeyValue], KeyValue] = lambda own: own  # with a cache: writes them into it
+    held: Held | None = None
+    first: Int[Array, " batch"] | None = None
 
     def by(
         self, attention: MultiHeadAttention, x: Float[Array, "batch t d"], dropout: Dropout | None, look: Look
-    ) -> tuple[Float[Array, "batch t d"], tuple[KeyValue, Shown]]:
-        """What each token of `x` reads; the keys and values that were read, and what each head did."""
-        read = self.join(attention.project(x, self.positions.queries))
+    ) -> tuple[Float[Array, "batch t d"], tuple[Held | None, Shown]]:
+        """What each token of `x` reads; what is held now, if there is a cache, and what each head did."""
+        if self.held is None or self.first is None:
+            held, read = None, attention.project(x, self.positions.queries)
+        else:
+            held = attention.remember(x, self.positions.queries, self.held, self.first)
+            read = held.history
         out, heads = attention(x, read, self.mask, dropout, self.positions, *look)
-        return out, (read, heads)
-
-
-def into_cache(held: KeyValue, first: Int[Array, " batch"]) -> Callable[[KeyValue], KeyValue]:
-    """A function that writes the keys and values of new tokens into a cache, from each text's entry on.
-
-    Tokens that the cache has no room for are left out. Where all texts write at one place, nothing else is touched.
-    """
-    room, place = held.key.shape[-2], first[0]
-
-    def join(new):
-        count = new.key.shape[-2]
-        agree = jnp.all(first == place) & (place + count <= room)
-        return jax.lax.cond(agree, together, functools.partial(apart, count), new, held)
-
-    def together(new, held):
-        return jax.tree.map(lambda n, h: jax.lax.dynamic_update_slice_in_dim(h, n, place, -2), new, held)
-
-    def apart(count, new, held):
-        index_BxR = jnp.arange(room)[None] - first[:, None]  # of the new token for each entry of the cache
-        is_new = ((index_BxR >= 0) & (index_BxR < count))[:, None, :, None]
-        index = jnp.clip(index_BxR, 0, count - 1)[:, None, :, None]
-        return jax.tree.map(lambda n, h: jnp.where(is_new, jnp.take_along_axis(n, index, axis=-2), h), new, held)
-
-    return join
+        return out, (held, heads)
 
 
 class EncoderLayer(nn.Module):
@@ -262,6 +248,10 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(spec)
         self.residuals = [Residual(spec, index) for index in range(2)]
 
+    def init_cache(self, batch: int, room: int) -> Held:
+        """What this layer holds of texts before their first token, with room for `room` tokens."""
+        return self.self_attention.init_cache(batch, room)
+
     def __call__(
         self,
         x: Float[Array, "batch s d"],
@@ -269,11 +259,8 @@ class EncoderLayer(nn.Module):
         reading: Reading,
         dropout: Dropout | None,
         look: Look = PLAIN,
-    ) -> tuple[Float[Array, "batch s d"], KeyValue | None, Shown]:
-        """The tokens after this layer, the keys and values that were read, and what each head did.
-
-        The last two are None for other mixers.
-        """
+    ) -> tuple[Float[Array, "batch s d"], Held | None, Shown]:
+        """The tokens after this layer, what it holds now if there is a cache, and what each head did, if any."""
         spec = self.spec
         if spec.mixer == WINDOW:
             near = window_mask(x.shape[-2], x.shape[-2], spec.reach)
@@ -287,8 +274,8 @@ class EncoderLayer(nn.Module):
         def feed(x):
             return self.feed_forward(x, spec.dropout_at("hidden", 0, dropout)), None
 
-        x, (read, heads) = self.residuals[0](x, valid, dropout, attend)
-        return self.residuals[1](x, valid, dropout, feed)[0], read, heads
+        x, (held, heads) = self.residuals[0](x, valid, dropout, attend)
+        return self.residuals[1](x, valid, dropout, feed)[0], held, heads
 
 
 class DecoderLayer(nn.Module):
@@ -303,6 +290,10 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(self.spec)
         self.residuals = [Residual(self.spec, index) for index in range(3)]
 
+    def init_cache(self, batch: int, room: int) -> Held:
+        """What this layer holds of texts before their first token, with room for `room` tokens."""
+        return self.self_attention.init_cache(batch, room)
+
     def project_memory(self, memory: Float[Array, "batch s d"]) -> KeyValue:
         """The encoder's output as this layer's cross-attention reads it."""
         return self.cross_attention.project(memory)
@@ -316,8 +307,8 @@ class DecoderLayer(nn.Module):
         memory_mask: Mask,
         dropout: Dropout | None = None,
         looks: Mapping[str, Look] = {},
-    ) -> tuple[Float[Array, "batch t d"], KeyValue, dict[str, Shown]]:
-        """The tokens after this layer, the keys and values of self-attention, and what each head did, by kind.
+    ) -> tuple[Float[Array, "batch t d"], Held | None, dict[str, Shown]]:
+        """The tokens after this layer, what it holds now if there is a cache, and what each head did, by kind.
 
         `looks` are by kind, "decoder" and "cross".
         """
@@ -333,6 +324,6 @@ class DecoderLayer(nn.Module):
         def feed(x):
             return self.feed_forward(x, spec.dropout_at("hidden", 0, dropout)), None
 
-        x, (read, own) = self.residuals[0](x, valid, dropout, read_words)
+        x, (held, own) = self.residuals[0](x, valid, dropout, read_words)
         x, cross = self.residuals[1](x, valid, dropout, read_memory)
-        return self.residuals[2](x, valid, dropout, feed)[0], read, {"decoder": own, "cross": cross}
+        return self.residuals[2](x, valid, dropout, feed)[0], held, {"decoder": own, "cross": cross}
