@@ -5,6 +5,7 @@ apply it to the query (Wang et al. 2025, "Test-time regression"). A query is `[.
 `[..., K, V]`, an estimate `[..., Q, V]`, linear in the values. Batch axes are the same in all three.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -77,6 +78,24 @@ def best_rate(count: int, size: int, noise_ratio: Scalar = 0.0) -> Scalar:
     error is then d σ_w² (1 − n rate) (Zhang et al. 2023, thm. 4.1, of the step that a linear layer learns).
     """
     return 1 / (count + size + 1 + noise_ratio)
+
+
+def delta_rule(query: Query, key: Key, value: Value, rate: Scalar = 1.0) -> Estimate:
+    """W_K q where W_i = W_{i−1} + rate (v_i − W_{i−1} k_i) k_iᵀ, from W_0 = 0, in the order of keys.
+
+    A step of gradient descent on ½ ‖v_i − W k_i‖² for each pair, after those before it (Widrow & Hoff 1960; Schlag et
+    al. 2021, eq. 24).
+    """
+    require_same_size(-1, query=query, key=key)
+
+    def step(map_DxV, pair):
+        key_1xD, value_1xV = pair
+        missed_1xV = value_1xV - key_1xD @ map_DxV
+        return map_DxV + rate * jnp.swapaxes(key_1xD, -1, -2) * missed_1xV, None
+
+    start = jnp.zeros((*key.shape[:-2], key.shape[-1], value.shape[-1]), value.dtype)
+    pairs = [jnp.moveaxis(array, -2, 0)[..., None, :] for array in (key, value)]
+    return query @ jax.lax.scan(step, start, tuple(pairs))[0]
 
 
 def _products(left_KxD: Array, right_KxV: Array) -> Array:

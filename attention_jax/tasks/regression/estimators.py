@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from attention_jax.errors import UserError
-from attention_jax.ops.features import delta, orthogonal_directions, positive
-from attention_jax.ops.pooling import attend, kernel_regression
-from attention_jax.ops.regression import gradient_step, kernel_ridge, local_linear, ridge
+from attention_jax.ops.features import orthogonal_directions, positive_features
+from attention_jax.ops.masking import masked_normalize
+from attention_jax.ops.pooling import attend, kernel_regression, pool
+from attention_jax.ops.regression import delta_rule, gradient_step, kernel_ridge, local_linear, ridge
 from attention_jax.ops.scoring import dot
 
 WIDTHS = (0.1, 0.15, 0.22, 0.33, 0.5, 0.75, 1.1, 1.6, 2.4)  # times √d, as the distances between points are
@@ -64,13 +65,16 @@ def dot_attention_with_norms(key: Key[Array, ""], query: Array, keys: Array, val
 def random_features(
     key: Key[Array, ""], query: Array, keys: Array, values: Array, width: Array | float, count: int = 64
 ) -> Array:
-    """Linear attention with positive orthogonal random features of the Gaussian (Choromanski et al. 2021, §2.3)."""
+    """Linear attention with positive orthogonal random features of the Gaussian kernel.
+
+    φ(q)ᵀφ(k) exp(−‖k‖² / 2) is the kernel on average, but for a factor of q alone (Choromanski et al. 2021, §2.3). A
+    query whose products are all too small for a float gets the mean.
+    """
     scale = _wide(width, keys)
     directions = orthogonal_directions(key, count, keys.shape[-1])
-    query_QxF, key_KxF = positive(query / scale, directions), positive(keys / scale, directions)
-    key_KxF = key_KxF * jnp.exp(-jnp.sum(jnp.square(keys / scale), axis=-1, keepdims=True) / 2)
-    total_QxK = query_QxF @ key_KxF.T
-    return total_QxK @ values / jnp.sum(total_QxK, axis=-1, keepdims=True)
+    query_QxF, key_KxF = positive_features(query / scale, directions), positive_features(keys / scale, directions)
+    norms_Kx1 = jnp.sum(jnp.square(keys / scale), axis=-1, keepdims=True)
+    return pool(masked_normalize(dot(query_QxF, key_KxF * jnp.exp(-norms_Kx1 / 2)), None, "mean"), values)
 
 
 ESTIMATORS = {
@@ -94,7 +98,7 @@ ESTIMATORS = {
     ),
     "delta_rule": Estimator(
         "W += β (v − W k) kᵀ, pair by pair",
-        lambda key, q, k, v, rate: delta(q, k, v, rate / (k.shape[-1] + 2)),
+        lambda key, q, k, v, rate: delta_rule(q, k, v, rate / (k.shape[-1] + 2)),
         (RATES,),
     ),
 }
