@@ -4,12 +4,13 @@
     python launch.py --config=configs/kernel_regression.py:blobs --config.data.noise=1.2
     python launch.py --config=configs/kernel_regression.py:attention
     python launch.py --config=configs/kernel_regression.py:in_context
+    python launch.py --config=configs/kernel_regression.py:in_context_apart
     python launch.py --config=configs/kernel_regression.py:in_context_smoke
 
 Variants: sine_power (default), sine_linear, blobs. With --mode=sweep: kernel, width, n and noise, over draws.
 `attention` measures attention beside other answers to its question: lines, ridges, a step of gradient descent, the
 delta rule. `in_context` is a sweep: Transformers of 1, 2 and 4 layers that are trained on such draws, beside the
-estimators.
+estimators; the vector of a value has its key beside it, but in `in_context_apart`.
 """
 
 import runpy
@@ -60,7 +61,7 @@ IN_CONTEXT = {
         "dimensions": 4,
         "noise": 0.25,
         "tokens": "joined",  # whether a value's vector has its key beside it; apart: x₁ y₁ x₂ y₂ …
-        "batch": 64,
+        "batch": 32,
     },
     "evaluate": {
         "estimators": ("attention", "local_linear", "kernel_ridge", "ridge", "gradient_step"),
@@ -85,7 +86,11 @@ SMOKE = {
     "train": {"steps": 200, "evaluate_every": 200, "checkpoint_every": 200, "best_by": "error.4"},
 }
 
-IN_CONTEXTS: dict[str, dict] = {"in_context": {}, "in_context_smoke": SMOKE}  # what differs
+IN_CONTEXTS: dict[str, dict] = {  # what differs
+    "in_context": {},
+    "in_context_apart": {"data": {"tokens": "apart"}},
+    "in_context_smoke": SMOKE,
+}
 
 
 def get_config(variant="sine_power"):
@@ -129,7 +134,7 @@ def _in_context(changed):
     base = runpy.run_path(str(POSITIONS))
     model = {name: value for name, value in base["MODEL"].items() if name not in ("vocabulary", "is_tied")}
     sections = {
-        "model": model | {"layers": 1, "feed_forward": 128, "positions": "learned"},
+        "model": model | {"layers": 1, "width": 32, "feed_forward": 64, "positions": "learned"},
         "optimizer": base["OPTIMIZER"],
         "train": base["TRAIN"] | IN_CONTEXT["train"],
         "data": IN_CONTEXT["data"],
@@ -144,14 +149,14 @@ def _in_context(changed):
             "mesh": MESH,
             "distributed": "off",  # hosts: auto (SLURM, TPU, GKE, Open MPI), or the first one's HOST:PORT
             "population": POPULATION,
-            "sweep": SWEEP | {"by_default": True, "within": ("data.tokens",)},
+            "sweep": SWEEP | {"by_default": True},
         }
     )
 
 
 def sweep(variant="sine_power"):
     if variant in IN_CONTEXTS:
-        return product(grid("model.layers", (1, 2, 4)), grid("data.tokens", ("joined", "apart")), seeds(3))
+        return product(grid("model.layers", (1, 2, 4)), seeds(3))
     if variant == "attention":
         raise ValueError("the variant attention is a run: leave --mode out.")
     return product(

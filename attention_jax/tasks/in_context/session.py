@@ -8,18 +8,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
-from ml_collections import ConfigDict
+from jaxtyping import Array
+from ml_collections import ConfigDict, FrozenConfigDict
 
-from attention_jax.data.functions import Draw
 from attention_jax.errors import UserError
 from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.placement import LAYERS
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.losses import squared_error
 from attention_jax.ops.masking import causal_mask
-from attention_jax.tasks.in_context.drawing import check, drawn, prompts_of, training_prompts
-from attention_jax.tasks.regression.choosing import best_numbers, estimates, over_draws
+from attention_jax.tasks.in_context.drawing import check, training_prompts
+from attention_jax.tasks.in_context.held_out import HeldOut, held_out
 from attention_jax.tasks.regression.estimators import chosen
 from attention_jax.tasks.regression.measuring import summary
 from attention_jax.tasks.sections import of_section, tell_once, types_of
@@ -30,9 +29,6 @@ from attention_jax.training.placement import Placement
 from attention_jax.training.saved import Init, best_variables
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
-
-HELD_OUT, CHOOSING = 1_000_000, 2_000_000  # folded into a key; no training step folds in so much
-QUERIES = 8  # of the draws on which estimators' numbers are chosen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +52,7 @@ class Session:
     def check(self) -> None:
         """Raise UserError for values that do not fit one another."""
         check(self.config)
-        chosen(self.config.evaluate.estimators)
+        chosen(self.config.evaluate.estimators, "config.evaluate.estimators")
         for name in ("examples", "choosing"):
             if self.config.evaluate[name] < 2:
                 raise UserError(f"config.evaluate.{name}={self.config.evaluate[name]}: needs 2 or more.")
@@ -113,38 +109,34 @@ class Session:
 
     def errors(self, variables: Variables) -> dict[str, float]:
         """The model's squared error against the noiseless truth of a query, by how many pairs come before it."""
-        return {pairs: float(np.mean(np.square(found))) for pairs, found in self._missed(variables).items()}
+        return {
+            pairs: _squared(self._answer(variables, one.vectors), one.truth) for pairs, one in self.held_out.items()
+        }
 
     def distances(self, variables: Variables) -> dict[str, dict[str, float]]:
         """The mean squared distance of the model's answers to each estimator's, by the pairs before them."""
-        answers = {
-            pairs: missed + self.held_out[pairs][1]["truth"] for pairs, missed in self._missed(variables).items()
-        }
+        answers = {pairs: self._answer(variables, one.vectors) for pairs, one in self.held_out.items()}
         return {
-            name: {
-                pairs: float(np.mean(np.square(answers[pairs] - found[name])))
-                for pairs, (_, found) in self.held_out.items()
-            }
+            name: {pairs: _squared(answers[pairs], one.answers[name]) for pairs, one in self.held_out.items()}
             for name in self.config.evaluate.estimators
         }
 
-    @property
+    @functools.cached_property
     def of_estimators(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Each estimator's squared error on the same draws, by the pairs, with its interval over draws."""
         return {
             name: {
-                pairs: summary(np.square(found[name] - found["truth"])) for pairs, (_, found) in self.held_out.items()
+                pairs: summary(np.square(np.asarray(one.answers[name] - one.truth)))
+                for pairs, one in self.held_out.items()
             }
             for name in self.config.evaluate.estimators
         }
 
-    def _missed(self, variables: Variables) -> dict[str, Float[np.ndarray, " draws"]]:
-        """The model's answers less the truth."""
-        answer = self._answer
-        return {
-            pairs: np.asarray(answer(variables, vectors)) - found["truth"]
-            for pairs, (vectors, found) in self.held_out.items()
-        }
+    @functools.cached_property
+    def held_out(self) -> dict[str, HeldOut]:
+        """Prompts that are measured, by how many pairs they have."""
+        data, evaluate = FrozenConfigDict(self.config.data), FrozenConfigDict(self.config.evaluate)
+        return {str(pairs): held_out(data, evaluate, pairs) for pairs in self.config.evaluate.pairs}
 
     @functools.cached_property
     def _answer(self) -> Any:
@@ -155,32 +147,6 @@ class Session:
             return answers[:, -1, 0]
 
         return jax.jit(last)
-
-    @functools.cached_property
-    def held_out(self) -> dict[str, tuple[Array, dict[str, Float[np.ndarray, " draws"]]]]:
-        """By the number of pairs: held-out prompts; what each estimator answers, by name, and as "truth" that."""
-        return {str(pairs): self._held_out(pairs) for pairs in self.config.evaluate.pairs}
-
-    def _held_out(self, pairs: int) -> tuple[Array, dict[str, Float[np.ndarray, " draws"]]]:
-        data, evaluate, estimators = self.config.data, self.config.evaluate, chosen(self.config.evaluate.estimators)
-        keys = [jax.random.fold_in(jax.random.key(evaluate.seed), stream + pairs) for stream in (HELD_OUT, CHOOSING)]
-        of_one = functools.partial(drawn, data, pairs=pairs, queries=1)
-
-        @jax.jit
-        def answered(held_out, others):
-            numbers = best_numbers(estimators, functools.partial(drawn, data, pairs=pairs, queries=QUERIES), others)
-
-            def of_draw(key: Key[Array, ""]) -> tuple[Draw, dict[str, Array]]:
-                key_drawn, key = jax.random.split(key)
-                one = of_one(key_drawn)
-                return one, {name: found[0, 0] for name, found in estimates(estimators, key, one, numbers).items()}
-
-            draws, found = over_draws(of_draw, held_out)
-            return prompts_of(data, draws), found | {"truth": draws.truth[:, 0, 0]}
-
-        counts = evaluate.examples, evaluate.choosing
-        vectors, found = answered(*(jax.random.split(key, count) for key, count in zip(keys, counts, strict=True)))
-        return vectors, jax.device_get(found)
 
     def variables(self, config: ConfigDict, run: Path) -> list[Variables]:
         """Each seed's best variables in the folder of a trained run."""
@@ -195,3 +161,7 @@ class Session:
     def cost(self) -> dict[str, float]:
         """Parameters, and the matrix-product FLOPs of one seed's whole training."""
         return {"parameters": self.description.size, "flops": self.description.flops * self.config.train.steps}
+
+
+def _squared(found: Array, other: Array) -> float:
+    return float(np.mean(np.square(np.asarray(found - other))))

@@ -104,13 +104,13 @@ ESTIMATORS = {
 }
 
 
-def chosen(names: Sequence[str]) -> dict[str, Estimator]:
-    """The estimators of `config.estimators`. Raises UserError for a name that is none, or for no name."""
+def chosen(names: Sequence[str], key: str = "config.estimators") -> dict[str, Estimator]:
+    """The estimators of these names. Raises UserError that opens with the config's `key` for another, and for none."""
     for name in names:
         if name not in ESTIMATORS:
-            raise UserError(f"config.estimators: no estimator {name!r}: choose of {', '.join(ESTIMATORS)}.")
+            raise UserError(f"{key}: no estimator {name!r}: choose of {', '.join(ESTIMATORS)}.")
     if not names:
-        raise UserError(f"config.estimators=(): choose of {', '.join(ESTIMATORS)}.")
+        raise UserError(f"{key}=(): choose of {', '.join(ESTIMATORS)}.")
     return {name: ESTIMATORS[name] for name in names}
 
 
