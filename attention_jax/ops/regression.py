@@ -5,13 +5,13 @@ apply it to the query (Wang et al. 2025, "Test-time regression"). A query is `[.
 `[..., K, V]`, an estimate `[..., Q, V]`, linear in the values. Batch axes are the same in all three.
 """
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops.kernels import kernel_weights
+from attention_jax.ops.linear import Tokens, bidirectional, recurrent
 from attention_jax.ops.pooling import pool
-from attention_jax.ops.scoring import dot, gaussian
+from attention_jax.ops.scoring import gaussian
 from attention_jax.ops.shapes import require_same_size
 
 Query = Float[Array, "*batch q d"]
@@ -68,7 +68,8 @@ def gradient_step(query: Query, key: Key, value: Value, rate: Scalar = 1.0) -> E
 
     It is W q after one step of gradient descent on ½ Σ_i ‖v_i − W k_i‖², from W = 0 (von Oswald et al. 2023, §3).
     """
-    return rate * pool(dot(query, key), value)
+    require_same_size(-1, query=query, key=key)
+    return rate * bidirectional(Tokens(query, key, value))
 
 
 def best_rate(count: int, size: int, noise_ratio: Scalar = 0.0) -> Scalar:
@@ -87,15 +88,8 @@ def delta_rule(query: Query, key: Key, value: Value, rate: Scalar = 1.0) -> Esti
     al. 2021, eq. 24).
     """
     require_same_size(-1, query=query, key=key)
-
-    def step(map_DxV, pair):
-        key_1xD, value_1xV = pair
-        missed_1xV = value_1xV - key_1xD @ map_DxV
-        return map_DxV + rate * jnp.swapaxes(key_1xD, -1, -2) * missed_1xV, None
-
-    start = jnp.zeros((*key.shape[:-2], key.shape[-1], value.shape[-1]), value.dtype)
-    pairs = [jnp.moveaxis(array, -2, 0)[..., None, :] for array in (key, value)]
-    return query @ jax.lax.scan(step, start, tuple(pairs))[0]
+    rates = jnp.broadcast_to(jnp.asarray(rate, value.dtype), (*key.shape[:-1], 1))
+    return query @ recurrent(Tokens(key, key, value, rate=rates))[1]
 
 
 def _products(left_KxD: Array, right_KxV: Array) -> Array:

@@ -147,5 +147,5 @@ def test_the_best_rate_is_where_the_expected_error_is_least_and_the_error_there_
 @pytest.mark.parametrize("name", CASES)
 def test_queries_and_keys_of_other_sizes_are_refused(name):
     estimate, _, numbers = CASES[name]
-    with pytest.raises(ValueError, match=r"need the same size along axis -1: 2 is not 3|equal sizes"):
+    with pytest.raises(ValueError, match=r"need the same size along axis -1: 2 is not 3"):
         estimate(jnp.ones((1, 2)), jnp.ones((4, 3)), jnp.ones((4, 1)), *numbers)
