@@ -65,7 +65,7 @@ IN_CONTEXT = {
     },
     "evaluate": {
         "estimators": ("attention", "local_linear", "kernel_ridge", "ridge", "gradient_step"),
-        "pairs": (4, 8, 16),
+        "pairs": (4, 8),  # before the query, and as many as in training
         "examples": 1000,  # draws
         "choosing": 200,  # other draws, on which the numbers of each estimator are chosen
         "seed": 0,
@@ -76,14 +76,13 @@ IN_CONTEXT = {
         "log_every": 100,
         "evaluate_every": 1000,
         "checkpoint_every": 2000,
-        "best_by": "error.16",
     },
 }
 SMOKE = {
     "model": {"width": 16, "feed_forward": 32},
     "data": {"pairs": 4, "dimensions": 2, "batch": 16},
-    "evaluate": {"estimators": ("attention", "ridge"), "pairs": (2, 4), "examples": 100, "choosing": 50},
-    "train": {"steps": 200, "evaluate_every": 200, "checkpoint_every": 200, "best_by": "error.4"},
+    "evaluate": {"estimators": ("attention", "ridge"), "pairs": (2,), "examples": 100, "choosing": 50},
+    "train": {"steps": 200, "evaluate_every": 200, "checkpoint_every": 200},
 }
 
 IN_CONTEXTS: dict[str, dict] = {  # what differs

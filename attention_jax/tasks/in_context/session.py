@@ -57,7 +57,7 @@ class Session:
             if self.config.evaluate[name] < 2:
                 raise UserError(f"config.evaluate.{name}={self.config.evaluate[name]}: needs 2 or more.")
         pairs, most = self.config.evaluate.pairs, self.config.data.pairs
-        if not pairs or min(pairs) < 1 or max(pairs) != most:
+        if not all(1 <= count <= most for count in pairs):
             raise UserError(f"config.evaluate.pairs={pairs}: needs 1 or more each, up to config.data.pairs={most}.")
         _ = self.model
 
@@ -136,7 +136,7 @@ class Session:
     def held_out(self) -> dict[str, HeldOut]:
         """Prompts that are measured, by how many pairs they have."""
         data, evaluate = FrozenConfigDict(self.config.data), FrozenConfigDict(self.config.evaluate)
-        return {str(pairs): held_out(data, evaluate, pairs) for pairs in self.config.evaluate.pairs}
+        return {str(pairs): held_out(data, evaluate, pairs) for pairs in sorted({*evaluate.pairs, data.pairs})}
 
     @functools.cached_property
     def _answer(self) -> Any:

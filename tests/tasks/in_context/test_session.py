@@ -12,7 +12,7 @@ from configs import kernel_regression
 
 def config_of(**changes):
     config = kernel_regression.get_config("in_context_smoke")
-    config.evaluate.update(estimators=("ridge",), pairs=(4,), examples=30, choosing=10)
+    config.evaluate.update(estimators=("ridge",), pairs=(), examples=30, choosing=10)
     config.update_from_flattened_dict(changes)
     return config
 
