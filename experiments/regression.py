@@ -9,8 +9,10 @@ from attention_jax.reports.regression import error_curves, feature_curves
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run
 from attention_jax.tasks.regression.estimators import ESTIMATORS
-from attention_jax.tasks.regression.measuring import check, lines, measure, program_of
+from attention_jax.tasks.regression.measuring import check, measure, program_of
 from attention_jax.training.description import Description
+
+BY = ("varies", "value", "function", "estimator")  # what tells errors apart
 
 
 def together(config: ConfigDict, how: str) -> Together:
@@ -35,15 +37,8 @@ def figures(session: ConfigDict, config: ConfigDict, run: Run, result: dict) -> 
     """Errors by what varies, and random features by their count."""
     del session
     folder, palette = run.subfolder("figures"), colours(config.estimators)
-    panels = {
-        kind: {
-            what: {name: lines(found, kind, name) for name in config.estimators}
-            for what, found in result["errors"].items()
-        }
-        for kind in KINDS
-    }
     return [
-        error_curves(panels, folder / "errors.png", palette),
+        error_curves(result["errors"], folder / "errors.png", palette),
         feature_curves(result["features"], folder / "features.png"),
     ]
 
@@ -51,7 +46,7 @@ def figures(session: ConfigDict, config: ConfigDict, run: Run, result: dict) -> 
 def tables(session: ConfigDict, config: ConfigDict, run: Run, result: dict) -> list[Table]:
     """Errors at `config.data`; attention beside kernel regression; the rate of random features; errors everywhere."""
     del session, run
-    here = result["errors"]["n"][f"{config.data.n:g}"]
+    here = result["estimators"]
     said = ", ".join(f"{name} {value:g}" for name, value in config.data.items())
     means = {kind: [here[kind][name]["mse_mean"] for name in config.estimators] for kind in KINDS}
     best = {(means[kind].index(min(means[kind])), 2 + column) for column, kind in enumerate(KINDS)}
@@ -66,7 +61,7 @@ def tables(session: ConfigDict, config: ConfigDict, run: Run, result: dict) -> l
         Table("Squared error against the noiseless truth", ("estimator", "", *KINDS), rows, note, best=best),
         _identity(result["identity"]),
         _rates(result["features"]),
-        _everywhere(config, result["errors"]),
+        _everywhere(result["errors"]),
     ]
 
 
@@ -88,16 +83,12 @@ def _rates(found: dict) -> Table:
     return Table("Random features: the rate of their error", columns, rows, note)
 
 
-def _everywhere(config: ConfigDict, errors: dict) -> Table:
+def _everywhere(found: list[dict]) -> Table:
     rows = [
-        (what, float(value), kind, name, _estimate(one), ", ".join(f"{number:g}" for number in one["numbers"]))
-        for what, found in errors.items()
-        for value, by_kind in found.items()
-        for kind, by_name in by_kind.items()
-        for name, one in by_name.items()
+        (*(row[name] for name in BY), _estimate(row), ", ".join(f"{number:g}" for number in row["numbers"]))
+        for row in found
     ]
-    columns = ("what varies", "value", "function", "estimator", "squared error", "its numbers")
-    return Table("Squared errors everywhere", columns, rows, folded=True)
+    return Table("Squared errors everywhere", (*BY, "squared error", "its numbers"), rows, folded=True)
 
 
 def _estimate(row: dict) -> Estimate:
@@ -112,5 +103,5 @@ EXPERIMENT = Experiment(
     tables=tables,
     check=check,
     steps=lambda config: 1,
-    metric=lambda config: f"errors.n.{config.data.n:g}.{KINDS[0]}.{config.estimators[0]}.mse_mean",
+    metric=lambda config: f"estimators.{KINDS[0]}.{config.estimators[0]}.mse_mean",
 )

@@ -81,23 +81,27 @@ def _draw_plane(axis, x, y, queries, truth, estimate):
     axis.scatter(*x.T, c=CLASS_COLOURS[y.argmax(-1)], s=10, edgecolors="white", linewidths=0.4)
 
 
-def error_curves(
-    panels: Mapping[str, Mapping[str, Mapping[str, Line]]], path: Path, palette: Mapping[str, str]
-) -> Figure:
+def error_curves(found: Sequence[Mapping[str, Any]], path: Path, palette: Mapping[str, str]) -> Figure:
     """Each estimator's error in its interval: a row a kind of function, a column for what varies."""
-    columns = list(next(iter(panels.values())))
-    figure, axes = new_figure(len(panels), len(columns), 3.6, 2.7, sharey="row", sharex="col")
-    for row, (kind, by_column) in zip(axes, panels.items(), strict=True):
-        for axis, series in zip(row, by_column.values(), strict=True):
-            draw_bands(axis, series, palette)
+    kinds, columns = (list(dict.fromkeys(row[name] for row in found)) for name in ("function", "varies"))
+    figure, axes = new_figure(len(kinds), len(columns), 3.6, 2.7, sharey="row", sharex="col")
+    for row, kind in zip(axes, kinds, strict=True):
+        for axis, what in zip(row, columns, strict=True):
+            here = [one for one in found if (one["function"], one["varies"]) == (kind, what)]
+            draw_bands(axis, {name: _errors_of(here, name) for name in palette}, palette)
             log_scale(axis, "y")
-            _at_its_values(axis, next(iter(series.values()))[0])
+            _at_its_values(axis, [*dict.fromkeys(one["value"] for one in here)])
             axis.set_title(f"{kind} functions", fontsize=9)
+            axis.set_xlabel(what if kind == kinds[-1] else "")
         row[0].set_ylabel("squared error")
-    for axis, what in zip(axes[-1], columns, strict=True):
-        axis.set_xlabel(what)
     legend(figure, axes.flat)
     return save(figure, path, "Squared error against the noiseless truth, means over draws in their 95% intervals.")
+
+
+def _errors_of(found: Sequence[Mapping[str, Any]], name: str) -> Line:
+    rows = [(one["value"], one["mse_mean"], *one["mse_ci95"]) for one in found if one["estimator"] == name]
+    x, mean, low, high = zip(*rows, strict=True)
+    return x, mean, low, high
 
 
 def feature_curves(found: Sequence[Mapping[str, Any]], path: Path) -> Figure:

@@ -1,7 +1,7 @@
 """Errors by n, noise and dimension; how exactly attention is kernel regression; and random features by their count."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -54,22 +54,31 @@ def check(config: ConfigDict) -> None:
 
 
 def measure(config: ConfigDict) -> dict[str, Any]:
-    """All that a run measures."""
-    return {"errors": errors(config), "identity": identity(config), "features": features(config)}
+    """All that a run measures; `estimators` are their errors at `config.data`, by the kind of function."""
+    base, varied = Setting(**config.data), _varied(config)
+    every = [base, *(setting for by_value in varied.values() for setting in by_value.values())]
+    errors = {setting: _errors_at(config, setting) for setting in dict.fromkeys(every)}
+    rows = [
+        {"varies": name, "value": value, "function": kind, "estimator": estimator, **found}
+        for name, by_value in varied.items()
+        for value, setting in by_value.items()
+        for kind, of_kind in errors[setting].items()
+        for estimator, found in of_kind.items()
+    ]
+    return {"estimators": errors[base], "errors": rows, "identity": identity(config), "features": features(config)}
 
 
-def errors(config: ConfigDict) -> dict[str, Any]:
-    """{what varies: {its value: {kind: {estimator: its error and numbers}}}}; each setting is measured once."""
+def _varied(config: ConfigDict) -> dict[str, dict[float, Setting]]:
+    """By what varies and its values, that of `config.data` among them, the settings that are measured."""
     base = Setting(**config.data)
-    asked = {
-        name: {f"{value:g}": base._replace(**{name: value}) for value in sorted({*values, base._asdict()[name]})}
+    return {
+        name: {value: base._replace(**{name: value}) for value in sorted({*values, base._asdict()[name]})}
         for name, values in config.vary.items()
     }
-    found = {setting: _errors_at(config, setting) for by_value in asked.values() for setting in by_value.values()}
-    return {name: {value: found[one] for value, one in by_value.items()} for name, by_value in asked.items()}
 
 
 def _errors_at(config: ConfigDict, setting: Setting) -> dict[str, Any]:
+    """Each estimator's error and its numbers, by the kind of function."""
     program = _program(tuple(config.estimators), setting.n, setting.dimensions, config.queries)
     keys, others = keys_of(config.seeds, config.draws), keys_of(config.seeds, config.choosing, CHOOSING)
     found, numbers = jax.device_get(program(keys, others, jnp.float32(setting.noise)))
@@ -196,10 +205,3 @@ def summary(values: Float[np.ndarray, " draws"]) -> dict[str, Any]:
     """The mean over draws and its 95% interval."""
     mean, low, high = metric_interval("mse_mean", values)
     return {"mse_mean": mean, "mse_ci95": [low, high]}
-
-
-def lines(found: Mapping[str, Any], kind: str, name: str) -> tuple[list[float], list[float], list[float], list[float]]:
-    """An estimator's errors against what varies: its values, means, and the ends of their intervals."""
-    rows = [by_kind[kind][name] for by_kind in found.values()]
-    means, ends = [row["mse_mean"] for row in rows], [row["mse_ci95"] for row in rows]
-    return [float(value) for value in found], means, [low for low, _ in ends], [high for _, high in ends]

@@ -10,9 +10,10 @@ from ml_collections import ConfigDict
 
 from attention_jax.data.functions import draw
 from attention_jax.errors import UserError
+from attention_jax.tasks.regression import measuring
 from attention_jax.tasks.regression.choosing import best_numbers, estimates, over_draws
 from attention_jax.tasks.regression.estimators import ESTIMATORS, Estimator, attention, chosen, random_features
-from attention_jax.tasks.regression.measuring import check, errors, exponent, identity
+from attention_jax.tasks.regression.measuring import check, exponent, identity, measure
 from configs import kernel_regression
 
 DRAWING = functools.partial(draw, n=6, queries=4, dimensions=2, noise=0.3)
@@ -51,18 +52,25 @@ def test_draws_are_measured_as_one_by_one_however_many_are_side_by_side(monkeypa
     np.testing.assert_allclose(over_draws(jax.random.normal, keys), expected, rtol=1e-6)
 
 
-def test_errors_are_those_of_a_float64_loop_on_the_same_draws():
+def test_errors_are_those_of_a_float64_loop_on_the_same_draws(monkeypatch):
     config = small()
-    found = errors(config)
-    assert set(found["dimensions"]) == {"2", "4"}
-    assert found["n"]["6"] == found["dimensions"]["4"] == found["noise"]["0.5"]
+    for other in ("identity", "features"):
+        monkeypatch.setattr(measuring, other, lambda config: {})
+    found = measure(config)
+    assert {(row["varies"], row["value"]) for row in found["errors"]} == {
+        *(("n", 6), ("noise", 0.5), ("dimensions", 2), ("dimensions", 4))
+    }
     keys = jax.random.split(jax.random.fold_in(jax.random.key(0), 0), config.draws)
     one = functools.partial(draw, n=6, queries=3, dimensions=4, noise=0.5)
     draws = jax.jit(jax.vmap(lambda key: one(jax.random.split(key)[0])))(keys)
     values, truth = (np.asarray(array, np.float64) for array in (draws.value, draws.truth))
     squared = [np.mean((y.mean(axis=0) - f) ** 2, axis=0) for y, f in zip(values, truth, strict=True)]
     for kind, expected in zip(("linear", "smooth"), np.mean(squared, axis=0), strict=True):
-        assert found["n"]["6"][kind]["mean"]["mse_mean"] == pytest.approx(expected, rel=1e-4)
+        here = [
+            row for row in found["errors"] if (row["value"], row["function"], row["estimator"]) == (4, kind, "mean")
+        ]
+        for row in (*here, found["estimators"][kind]["mean"]):
+            assert row["mse_mean"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_attention_is_kernel_regression_to_rounding_at_every_width():
