@@ -19,7 +19,8 @@ ByDepth = dict[str, dict[int, dict[str, dict[str, float]]]]  # group → layers 
 def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, palette: Mapping[str, str]) -> Conclusion:
     """Distances to the truth and to each estimator, of all pairs, by the number of layers, over seeds."""
     del palette  # it has the settings' colours, and lines are of estimators
-    pairs, found = str(config.data.pairs), by_depth(cells, str(config.data.pairs))
+    pairs = str(config.data.pairs)
+    found = by_depth(cells, pairs)
     panels = {
         group: {name: _line(depths, name) for name in next(iter(depths.values()))} for group, depths in found.items()
     }
