@@ -91,6 +91,8 @@ METRICS = (
     Metric("kendall_tau", MORE, -1, 1, "τ"),
     Metric("*mse_mean", LESS, 0, math.inf, "squared error"),
     Metric("*mse_std", LESS, 0, math.inf, "squared error"),
+    Metric("error.*", LESS, 0, math.inf, "squared error"),
+    Metric("distance.*", NEITHER, 0, math.inf, "squared distance"),
     Metric("*exponents.*", LESS, -math.inf, math.inf, "power"),
     Metric("cost.parameters", LESS, 0, math.inf, "parameters"),
     Metric("cost.flops", LESS, 0, math.inf, "FLOPs"),

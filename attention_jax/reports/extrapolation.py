@@ -58,6 +58,7 @@ def length_curves(
             axis.axvline(trained, color="grey", linestyle="--", linewidth=0.8)
         if log_y:
             log_scale(axis, "y")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_title(title, fontsize=9)
         axis.set_xlabel(xlabel)
         axis.set_ylabel(ylabel or title)

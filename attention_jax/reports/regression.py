@@ -1,12 +1,24 @@
-"""Figures of kernel regression: fits on the line and in the plane, and the kernels themselves."""
+"""Figures of regression: fits on the line and in the plane, kernels, and errors of estimators."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from attention_jax.reports.figures import PALETTE, Figure, colours, legend, new_figure, save
+from attention_jax.reports.figures import (
+    PALETTE,
+    Figure,
+    Line,
+    Points,
+    colours,
+    draw_bands,
+    legend,
+    log_scale,
+    new_figure,
+    save,
+)
 
 PANELS = (
     "by kernel (rows) and width (columns). A query with no sample in reach of its kernel gets the mean of the values."
@@ -67,3 +79,54 @@ def _draw_plane(axis, x, y, queries, truth, estimate):
     axis.imshow(0.4 + 0.6 * mixed, origin="lower", extent=(low, high, low, high), aspect="auto")
     axis.set(xlim=(low, high), ylim=(low, high))
     axis.scatter(*x.T, c=CLASS_COLOURS[y.argmax(-1)], s=10, edgecolors="white", linewidths=0.4)
+
+
+def error_curves(found: Sequence[Mapping[str, Any]], path: Path, palette: Mapping[str, str]) -> Figure:
+    """Each estimator's error in its interval: a row a kind of function, a column for what varies."""
+    kinds, columns = (list(dict.fromkeys(row[name] for row in found)) for name in ("function", "varies"))
+    figure, axes = new_figure(len(kinds), len(columns), 3.6, 2.7, sharey="row", sharex="col")
+    for row, kind in zip(axes, kinds, strict=True):
+        for axis, what in zip(row, columns, strict=True):
+            here = [one for one in found if (one["function"], one["varies"]) == (kind, what)]
+            draw_bands(axis, {name: _errors_of(here, name) for name in palette}, palette)
+            log_scale(axis, "y")
+            _at_its_values(axis, [*dict.fromkeys(one["value"] for one in here)])
+            axis.set_title(f"{kind} functions", fontsize=9)
+            axis.set_xlabel(what if kind == kinds[-1] else "")
+        row[0].set_ylabel("squared error")
+    legend(figure, axes.flat)
+    return save(figure, path, "Squared error against the noiseless truth, means over draws in their 95% intervals.")
+
+
+def _errors_of(found: Sequence[Mapping[str, Any]], name: str) -> Line:
+    rows = [(one["value"], one["mse_mean"], *one["mse_ci95"]) for one in found if one["estimator"] == name]
+    x, mean, low, high = zip(*rows, strict=True)
+    return x, mean, low, high
+
+
+def feature_curves(found: Sequence[Mapping[str, Any]], path: Path) -> Figure:
+    """The difference that random features make by their count, a line a width; dashes are the rate 1 / √count."""
+    figure, axes = new_figure(1, 1, 6.4, 3.6)
+    axis = axes[0, 0]
+    series = {f"width {one['width']:g} √d": (one["count"], one["mean"], one["low"], one["high"]) for one in found}
+    draw_bands(axis, series, colours(series))
+    counts = np.array(found[0]["count"], float)
+    for one in found:
+        axis.plot(counts, one["mean"][-1] * np.sqrt(counts[-1] / counts), "--", color="grey", linewidth=0.8, zorder=1)
+    log_scale(axis, "y")
+    _at_its_values(axis, counts)
+    axis.set_xlabel("random features")
+    axis.set_ylabel("root of the mean squared difference")
+    legend(figure, [axis])
+    caption = (
+        "How far linear attention with positive random features is from softmax attention, in its 95% interval over "
+        "draws; dashes fall as 1 / √count through the last point."
+    )
+    return save(figure, path, caption)
+
+
+def _at_its_values(axis, values: Points) -> None:
+    """A logarithmic axis with a tick at every value."""
+    axis.set_xscale("log")
+    axis.set_xticks(values, [f"{value:g}" for value in values])
+    axis.minorticks_off()

@@ -26,7 +26,7 @@ TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpu
 TRANSLATION = list(dict.fromkeys(TRANSLATION))
 PAIRS = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
 OTHERS = {
-    "kernel_regression": tuple(kernel_regression.DATA),
+    "kernel_regression": (*kernel_regression.DATA, "attention", "in_context"),
     "language_model": ("cpu,characters", "cpu,jsonl"),
     "positional_encoding": ("core", "text"),
     "sequence_layers": ("costs",),
@@ -34,7 +34,7 @@ OTHERS = {
 VARIANTS = [(name, v) for name, vs in OTHERS.items() for v in vs] + [("nmt", v) for v in TRANSLATION]
 # Beside one that differs from each of these in a few values.
 LATER = (
-    "sine_power", "sine_linear", "blobs", "cpu,jsonl", "transformer_book,embedded", "seq2seq,embedded",
+    "sine_power", "attention", "sine_linear", "blobs", "cpu,jsonl", "transformer_book,embedded", "seq2seq,embedded",
     "bahdanau,multi30k", "luong_dot,embedded", "luong_concat,embedded", "luong_location,embedded",
     "luong_local_m,embedded", "transformer_tiny,embedded", "transformer_small,embedded", "transformer_big,embedded",
     "luong_general,embedded", "luong_local_p,embedded", "transformer_base,embedded", "bahdanau,tatoeba_600",
@@ -44,6 +44,8 @@ RUN = [pytest.param(*pair, marks=[pytest.mark.slow] if pair[1] in LATER else [])
 DESCRIBED = [
     ("benchmark", "all"),
     ("kernel_regression", "blobs"),
+    ("kernel_regression", "attention"),
+    ("kernel_regression", "in_context"),
     pytest.param("language_model", "gpt2_small,bytes", marks=pytest.mark.slow),
     ("nmt", "transformer_book,embedded"),
     ("positional_encoding", "text"),
@@ -63,11 +65,22 @@ LARGE = 20_000_000
 SMALL = {"encoder_layers": 1, "decoder_layers": 1, "width": 16, "feed_forward": 16, "embedding": 16, "hidden": 16}
 LITTLE = {
     "draws": 3,
+    "choosing": 2,
+    "queries": 2,
+    "vary.n": (4,),
+    "vary.noise": (0.5,),
+    "vary.dimensions": (2,),
+    "features.counts": (4, 8),
+    "features.widths": (1.0,),
     "learned.steps": 3,
     "optimizer.warmup_steps": 2,
     "train.steps": 3,
     "train.evaluate_every": 3,
     "train.checkpoint_every": 3,
+    "data.pairs": 2,
+    "evaluate.pairs": (),
+    "evaluate.examples": 3,
+    "evaluate.choosing": 2,
     "data.length": 6,
     "data.batch": 4,
     "data.factors": (1.0, 2.0),
@@ -128,7 +141,7 @@ def test_a_config_runs_and_every_key_of_it_is_read(name, variant, tmp_path, monk
     if "multi30k" in variant:
         pytest.importorskip("spacy", reason="spaCy is optional")
     config = short(name, variant, tmp_path)
-    description = experiments.load(name).describe(config)
+    description = experiments.load(config.experiment).describe(config)
     if sum(leaf.size for leaf in jax.tree.leaves(description.parameters)) > LARGE:
         return
     read = set()

@@ -1,0 +1,1 @@
+"""Regression in context: a Transformer that is trained on draws of functions, compared with estimators."""

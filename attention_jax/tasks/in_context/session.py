@@ -1,0 +1,167 @@
+"""Regression in context, opened once: the model with its programs, the estimators' answers, and a run's variables."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from attention_jax.errors import UserError
+from attention_jax.models.in_context import InContextRegressor
+from attention_jax.models.placement import LAYERS
+from attention_jax.modules.attention import with_backend
+from attention_jax.ops.losses import squared_error
+from attention_jax.ops.masking import causal_mask
+from attention_jax.tasks.in_context.drawing import check, training_prompts
+from attention_jax.tasks.in_context.held_out import HeldOut, held_out
+from attention_jax.tasks.regression.estimators import chosen
+from attention_jax.tasks.regression.measuring import summary
+from attention_jax.tasks.sections import of_section, tell_once, types_of
+from attention_jax.training.description import Description, description_of
+from attention_jax.training.feeding import Batches, shapes_of
+from attention_jax.training.loop import Task
+from attention_jax.training.placement import Placement
+from attention_jax.training.saved import Init, best_variables
+from attention_jax.training.state import Variables
+from attention_jax.training.step import Loss
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """Everything that a config's model needs; each part is made once, when it is first asked for."""
+
+    config: ConfigDict
+    folder: Path | None
+
+    @functools.cached_property
+    def model(self) -> InContextRegressor:
+        """The model. Raises UserError for values that do not fit."""
+        length = 2 * self.config.data.pairs + 1
+        fields = {"outputs": 1, **self.config.model.to_dict(), **types_of(self.config)}
+        mask = jax.eval_shape(lambda: causal_mask(length, length))
+        with of_section("config.model"):
+            model = InContextRegressor.of(**with_backend(fields, length, [mask], tell_once))
+            model.require_room(length)
+        return model
+
+    def check(self) -> None:
+        """Raise UserError for values that do not fit one another."""
+        check(self.config)
+        chosen(self.config.evaluate.estimators, "config.evaluate.estimators")
+        for name in ("examples", "choosing"):
+            if self.config.evaluate[name] < 2:
+                raise UserError(f"config.evaluate.{name}={self.config.evaluate[name]}: needs 2 or more.")
+        pairs, most = self.config.evaluate.pairs, self.config.data.pairs
+        if not all(1 <= count <= most for count in pairs):
+            raise UserError(f"config.evaluate.pairs={pairs}: needs 1 or more each, up to config.data.pairs={most}.")
+        _ = self.model
+
+    @property
+    def init(self) -> Init:
+        """key → fresh variables."""
+        model, features = self.model, self.config.data.dimensions + 2
+        return lambda key: dict(model.init(key, jnp.zeros((1, 1, features))))
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(LAYERS)
+
+    @functools.cached_property
+    def loss(self) -> Loss:
+        """The squared error of every answer, of prompts that are drawn inside the step."""
+        model, data = self.model, self.config.data
+
+        def of_batch(variables, batch, dropout, hyper):
+            key = jax.random.fold_in(jax.random.fold_in(hyper["key"], 1), batch["step"][0, 0])
+            prompts = training_prompts(data, key)
+            others = [name for name in variables if name != "params"]
+            answers, changed = model.apply(variables, prompts.vectors, dropout, mutable=others)
+            return squared_error(answers[:, ::2, 0], prompts.answers), dict(changed)
+
+        return of_batch
+
+    def batches(self, seed: int, step: int, stop: int) -> Batches:
+        """The numbers of steps: each draws its own prompts."""
+        del seed
+        rows = np.arange(step, min(stop, step + self.config.train.steps_per_call))[:, None]
+        return Batches(rows, self._steps)
+
+    @functools.cached_property
+    def _steps(self) -> dict[str, np.ndarray]:
+        return {"step": np.arange(self.config.train.steps, dtype=np.int32)[:, None]}
+
+    @property
+    def task(self) -> Task:
+        """What the training loop needs."""
+        return Task(
+            init=self.init,
+            loss=self.loss,
+            batches=self.batches,
+            steps_per_epoch=self.config.train.steps,
+            evaluate=lambda variables: {f"error.{pairs}": found for pairs, found in self.errors(variables).items()},
+            placement=self.placement,
+        )
+
+    def errors(self, variables: Variables) -> dict[str, float]:
+        """The model's squared error against the noiseless truth of a query, by how many pairs come before it."""
+        return {
+            pairs: _squared(self._answer(variables, one.vectors), one.truth) for pairs, one in self.held_out.items()
+        }
+
+    def distances(self, variables: Variables) -> dict[str, dict[str, float]]:
+        """The mean squared distance of the model's answers to each estimator's, by the pairs before them."""
+        answers = {pairs: self._answer(variables, one.vectors) for pairs, one in self.held_out.items()}
+        return {
+            name: {pairs: _squared(answers[pairs], one.answers[name]) for pairs, one in self.held_out.items()}
+            for name in self.config.evaluate.estimators
+        }
+
+    @functools.cached_property
+    def of_estimators(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Each estimator's squared error on the same draws, by the pairs, with its interval over draws."""
+        return {
+            name: {
+                pairs: summary(np.square(np.asarray(one.answers[name] - one.truth)))
+                for pairs, one in self.held_out.items()
+            }
+            for name in self.config.evaluate.estimators
+        }
+
+    @functools.cached_property
+    def held_out(self) -> dict[str, HeldOut]:
+        """Prompts that are measured, by how many pairs they have."""
+        data, evaluate = FrozenConfigDict(self.config.data), FrozenConfigDict(self.config.evaluate)
+        return {str(pairs): held_out(data, evaluate, pairs) for pairs in sorted({*evaluate.pairs, data.pairs})}
+
+    @functools.cached_property
+    def _answer(self) -> Any:
+        model = self.model
+
+        def last(variables: Variables, vectors: Array) -> Array:
+            answers: Any = model.apply(variables, vectors)
+            return answers[:, -1, 0]
+
+        return jax.jit(last)
+
+    def variables(self, config: ConfigDict, run: Path) -> list[Variables]:
+        """Each seed's best variables in the folder of a trained run."""
+        return best_variables(config, run, self.init, placement=self.placement)
+
+    @functools.cached_property
+    def description(self) -> Description:
+        """Shapes of the parameters and of one step."""
+        return description_of(self.config, self.init, self.loss, shapes_of(self.batches(0, 0, 1)), self.placement)
+
+    @functools.cached_property
+    def cost(self) -> dict[str, float]:
+        """Parameters, and the matrix-product FLOPs of one seed's whole training."""
+        return {"parameters": self.description.size, "flops": self.description.flops * self.config.train.steps}
+
+
+def _squared(found: Array, other: Array) -> float:
+    return float(np.mean(np.square(np.asarray(found - other))))
