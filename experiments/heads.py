@@ -1,20 +1,31 @@
 """Heads of a finished translation run: what each is worth, what it looks at, and what it carries."""
 
-import functools
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.reports import importance
+from attention_jax.reports.figures import Figure
+from attention_jax.reports.page import Table
+from attention_jax.reports.run import Flat, estimate, title_of
+from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run, read_config
 from attention_jax.stores import here
 from attention_jax.tasks.heads.measuring import PARTS, measure
-from attention_jax.tasks.heads.reporting import figures, tables
 from attention_jax.tasks.heads.session import Session
 from attention_jax.tasks.translation import model
 from attention_jax.training.description import Description
 
+LABELS = {
+    "change": "loss without it, +",
+    "estimate": "gradient's estimate",
+    "bleu_change": "BLEU without it, +",
+    "positional": "at one place",
+    "rare": "at the rarest",
+    "aligned": "alignment error rate",
+}
 POSITIVE = ("sentences", "orders", "couples")
 A_RUN = "Train one: --config=configs/nmt.py:transformer_book,embedded --workdir=FOLDER"
 
@@ -75,3 +86,87 @@ def describe(config: ConfigDict) -> Description:
     data = of_run.data
     built = model.build(of_run, data.vocabulary, data.vocabulary)
     return model.describe(of_run, built, max(data.batch_tokens // data.buckets[-1], 1), data.buckets[-1])
+
+
+def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Figure]:
+    """What heads are worth, how the estimate agrees, pruning, roles, and what is carried: of the parts measured."""
+    folder, flat, sizes = run.subfolder("figures"), flatten(result), session.sizes
+    members = [flatten(one) for one in result.get("members", [result])]
+    drawn: list[Figure] = []
+    if "removing" in config.parts:
+        drawn.append(importance.worth_maps(flat, sizes, folder / "worth.png"))
+        drawn.append(importance.agreement_figure(members, sizes, folder / "agreement.png"))
+        drawn.append(importance.pruning_curves(flat, sizes, folder / "pruning.png"))
+    if "roles" in config.parts:
+        marks = {"threshold": config.roles.to_dict(), "chance": result["roles"]["chance"]}
+        drawn.append(importance.roles_figure(members, sizes, marks, folder / "roles.png"))
+    if "patching" in config.parts:
+        drawn.append(importance.carried_maps(flat, sizes, folder / "carried.png"))
+    return drawn
+
+
+def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Table]:
+    """The whole, how many heads can go, roles, and every head."""
+    del run
+    flat, sizes = flatten(result) | {"seeds": list(session.of_run.seeds)}, session.sizes
+    shown = []
+    if "removing" in config.parts:
+        shown += [_whole(flat), _spared(flat, config)]
+    if "roles" in config.parts:
+        shown.append(_roles(flat, config))
+    if "patching" in config.parts:
+        rows = [(kind, estimate(flat, f"patching.together.{kind}")) for kind in sizes]
+        shown.append(Table(title_of(flat, "Heads of one kind patched together"), ("kind", "fraction recovered"), rows))
+    return [*shown, _every_head(flat, sizes)]
+
+
+def _whole(flat: Flat) -> Table:
+    names = ("loss", "bleu", *(name for name in flat if name.startswith("spearman.")))
+    note = "Spearman's ρ is that of the loss without each head and the gradient's estimate, over the heads of a seed."
+    return Table(title_of(flat, "The whole model"), ("", ""), [(name, estimate(flat, name)) for name in names], note)
+
+
+def _spared(flat: Flat, config: ConfigDict) -> Table:
+    starts = [name for name in flat if name.startswith("spared.")]
+    rows = [(name.removeprefix("spared."), estimate(flat, name)) for name in starts]
+    note = "A kind's name is an order of its heads alone, by the estimate; the other kinds are whole."
+    title = f"Heads that can go before the loss has risen by {config.tolerance:g} nats a token"
+    return Table(title_of(flat, title), ("order", "share of its heads"), rows, note)
+
+
+def _roles(flat: Flat, config: ConfigDict) -> Table:
+    names = [name for name in flat if name.startswith("roles.") and ".chance." not in name]
+    rows = [(name.removeprefix("roles."), estimate(flat, name)) for name in names]
+    least = config.roles
+    note = (
+        f"Positional: at least {least.positional:g} of the tokens look most at one relative position. Rare: "
+        f"{least.rare:g}, at the rarest token. Aligned: an alignment error rate of at most {least.aligned:g}."
+    )
+    return Table(title_of(flat, "Heads with a role, a seed"), ("role", "heads"), rows, note)
+
+
+def _every_head(flat: Flat, sizes: dict[str, tuple[int, int]]) -> Table:
+    found = dict.fromkeys(name.rpartition(".")[2] for name in flat if name.startswith("heads."))
+    heads = [
+        (kind, str(layer + 1), str(rank + 1))
+        for kind, (layers, of_layer) in sizes.items()
+        for layer in range(layers)
+        for rank in range(of_layer)
+    ]
+    rows = [(*head, *(estimate(flat, ".".join(("heads", *head, name))) for name in found)) for head in heads]
+    columns = ("kind", "layer", "rank", *(LABELS.get(name, name) for name in found))
+    return Table(title_of(flat, "Every head"), columns, rows, importance.RANKED)
+
+
+EXPERIMENT = Experiment(
+    open=open_session,
+    together=together,
+    evaluate=evaluate,
+    describe=describe,
+    figures=figures,
+    tables=tables,
+    check=check,
+    identify=lambda config: str(run_of(config)[1].resolve()),
+    steps=lambda config: 1,
+    metric=lambda config: "spearman.all",
+)

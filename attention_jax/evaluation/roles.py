@@ -46,4 +46,6 @@ def rarest_share(maps: Maps, counts: Sequence[Int[np.ndarray, " keys"]]) -> floa
 
 def chance_of_rarest(counts: Sequence[Int[np.ndarray, " keys"]]) -> float:
     """`rarest_share` of a head that looks anywhere; every token of a sentence is a query and a key."""
-    return float(np.concatenate([np.full(len(of_keys), (of_keys == of_keys.min()).mean()) for of_keys in counts]).mean())
+    return float(
+        np.concatenate([np.full(len(of_keys), (of_keys == of_keys.min()).mean()) for of_keys in counts]).mean()
+    )

@@ -15,7 +15,7 @@ from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.evaluation.translation import score_translations
 from attention_jax.tasks.heads.gating import Sizes, by_kind, count, edits_of, first_removed, one_removed
 from attention_jax.tasks.heads.patching import Carried, recovered, recovered_intervals
-from attention_jax.tasks.heads.roles import chances, count_roles, looks_of
+from attention_jax.tasks.heads.roles import ROLES, chances, count_roles, looks_of
 from attention_jax.tasks.heads.session import Session
 from attention_jax.tasks.translation.measuring import bleu_tokens
 from attention_jax.tasks.translation.translating import Trained, translate_texts
@@ -37,7 +37,7 @@ def measure(session: Session) -> dict[str, Any]:
         if "roles" in parts:
             looks = looks_of(trained, session.sizes, session.measured)
             numbers["roles"] = count_roles(looks, session.config.roles) | {"chance": chances(trained, session.measured)}
-            rows |= {name: _in_a_row(of_kinds, session.sizes) for name, of_kinds in looks.items()}
+            rows |= {role: _in_a_row(looks[role], session.sizes) for role in ROLES if role in looks}
         rows = {name: [row[head] for head in order] for name, row in rows.items()}
         if "patching" in parts:
             carried.append(session.carried(trained.members[0], session.couples).of_heads(order))
@@ -92,7 +92,12 @@ def _orders(session: Session, index: int, worth: Row, estimate: Row) -> dict[str
     }
     draw = np.random.default_rng([session.config.seeds[0], index])
     drawn = {f"random {n}": draw.permutation(len(worth)) for n in range(session.config.orders)}
-    return {"exact": np.argsort(worth, kind="stable"), "estimate": np.argsort(estimate, kind="stable"), **kinds, **drawn}
+    return {
+        "exact": np.argsort(worth, kind="stable"),
+        "estimate": np.argsort(estimate, kind="stable"),
+        **kinds,
+        **drawn,
+    }
 
 
 def spared(curve: Float[np.ndarray, " n+1"], tolerance: float) -> float:

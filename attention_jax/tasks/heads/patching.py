@@ -67,7 +67,9 @@ def couples_of(pairs: Sequence[tuple[Pair, Pair]], source: Tokenizer, target: To
         if len(clean) == len(changed) and (clean != changed).any() and differ:
             kept.append((clean, changed, told, differ[0], told[differ[0]], other[differ[0]]))
     if not kept:
-        raise UserError("the run's vocabulary tells no sentences of the grammar apart. Leave patching out of config.parts.")
+        raise UserError(
+            "the run's vocabulary tells no sentences of the grammar apart. Leave patching out of config.parts."
+        )
     clean, changed, told, *numbers = zip(*kept, strict=True)
     padded = [_padded(side) for side in (clean, changed, told)]
     return Couples(padded[0], padded[1], np.asarray(shifted(padded[2])), *map(np.array, numbers))
@@ -100,7 +102,9 @@ def carried(model: nn.Module, sizes: Sizes) -> Callable[[Variables, Couples], Ca
 
         def patched(row: Array) -> Array:
             parts = by_kind(row, sizes)
-            return difference(couples.clean, {kind: Edit(replaced=parts[kind], outputs=outputs[kind]) for kind in sizes})
+            return difference(
+                couples.clean, {kind: Edit(replaced=parts[kind], outputs=outputs[kind]) for kind in sizes}
+            )
 
         rows = jax.lax.map(patched, jnp.asarray(chosen), batch_size=AT_ONCE)
         return difference(couples.clean, NO_EDITS), difference(couples.changed, NO_EDITS), rows

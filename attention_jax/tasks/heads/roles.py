@@ -28,7 +28,9 @@ def looks_of(trained: Trained, sizes: Sizes, texts: Texts) -> Looks:
 
     def each(role: str, measure: Callable[[str, list[np.ndarray]], Any]) -> dict[str, np.ndarray]:
         return {
-            kind: np.array([[measure(kind, [of[kind][at] for of in maps]) for at in layer] for layer in _indices(shape)])
+            kind: np.array(
+                [[measure(kind, [of[kind][at] for of in maps]) for at in layer] for layer in _indices(shape)]
+            )
             for kind, shape in sizes.items()
             if kind in ROLES[role]
         }
@@ -49,11 +51,16 @@ def looks_of(trained: Trained, sizes: Sizes, texts: Texts) -> Looks:
 def count_roles(looks: Looks, thresholds: Mapping[str, float]) -> dict[str, Any]:
     """How many heads of each kind have a role, and how many of the positional ones look where."""
     has = {
-        role: {kind: found <= thresholds[role] if role == "aligned" else found >= thresholds[role] for kind, found in of_kinds.items()}
+        role: {
+            kind: found <= thresholds[role] if role == "aligned" else found >= thresholds[role]
+            for kind, found in of_kinds.items()
+        }
         for role, of_kinds in looks.items()
         if role in ROLES
     }
-    counts: dict[str, Any] = {role: {kind: float(found.sum()) for kind, found in of.items()} for role, of in has.items()}
+    counts: dict[str, Any] = {
+        role: {kind: float(found.sum()) for kind, found in of.items()} for role, of in has.items()
+    }
     named = {kind: looks["place"][kind][found] for kind, found in has["positional"].items()}
     counts["places"] = {
         kind: {name: float((places == at).sum()) for name, at in PLACES.items()}

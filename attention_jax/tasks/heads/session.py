@@ -20,6 +20,8 @@ from attention_jax.tasks.translation import session as translation
 from attention_jax.tasks.translation.translating import Trained, batches_of, encode
 from attention_jax.training.saved import best_variables
 
+KINDS = ("encoder", "decoder", "cross")  # of attention, in the order in which they are shown
+
 
 class Texts(NamedTuple):
     """Sentences of a split with their translations; `alignments` of the first ones if all are known."""
@@ -59,7 +61,8 @@ class Session:
         """How many layers and heads each kind of attention has."""
         token = np.ones((1, 1), np.int32)
         texts = token, np.ones(1, np.int32), token
-        return sizes_of(self.translation.programs.model, self.trained[0].members[0], *texts)
+        found = sizes_of(self.translation.programs.model, self.trained[0].members[0], *texts)
+        return {kind: found[kind] for kind in KINDS if kind in found}
 
     @functools.cached_property
     def losses(self):
