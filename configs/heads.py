@@ -32,7 +32,7 @@ def get_config(variant="core"):
             "roles": {
                 "positional": 0.9,  # of tokens, at the least, look most at one relative position
                 "rare": 0.5,  # of tokens, at the least, look most at the rarest token
-                "aligned": 0.5,  # the alignment error rate, at the most
+                "aligned": 0.3,  # the alignment error rate, at the most
             },
             "couples": 200,  # of sentences that differ in one word
             "precision": {"matmul": "default"},

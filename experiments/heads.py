@@ -42,7 +42,7 @@ def check(config: ConfigDict) -> None:
 
 
 def run_of(config: ConfigDict) -> tuple[ConfigDict, Path]:
-    """The config of the run that `config.run` names, and its folder. Raises UserError where there is none to measure."""
+    """The config of the run that `config.run` names, and its folder. Raises UserError where it cannot be measured."""
     asked = f"config.run={config.run!r}"
     if not config.run:
         raise UserError(f"{asked}: name the folder of a finished translation run. {A_RUN}.")
@@ -108,7 +108,7 @@ def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> lis
 def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Table]:
     """The whole, how many heads can go, roles, and every head."""
     del run
-    flat, sizes = flatten(result) | {"seeds": list(session.of_run.seeds)}, session.sizes
+    flat, sizes = flatten(result), session.sizes
     shown = []
     if "removing" in config.parts:
         shown += [_whole(flat), _spared(flat, config)]

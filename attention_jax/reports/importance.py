@@ -1,5 +1,6 @@
 """Figures of what heads are worth, what they look at, and what they carry; of a run's flat result."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,15 +8,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from attention_jax.reports.figures import Figure, colours, draw_bands, legend, new_figure, save
+from attention_jax.reports.figures import Figure, colours, draw_bands, legend, log_scale, new_figure, save
 from attention_jax.reports.run import Flat, measured_line
 
 Sizes = Mapping[str, Sequence[int]]  # layers and heads, by kind of attention
-WORTH = {"change": "loss without it, + nats a token", "estimate": "|∂ loss / ∂ gate|", "bleu_change": "BLEU lost"}
+WORTH = {"change": "loss gained, nats", "estimate": "|∂ loss / ∂ gate|", "bleu_change": "BLEU lost"}
 ORDERS = ("exact", "estimate", "random")
 RANKED = (
-    "The heads of a layer are ranked, in each seed, by the loss without them on the split that orders them: number 1 is "
-    "worth most."
+    "The heads of a layer are ranked, in each seed, by the loss without them on the split that orders them: the first "
+    "is worth most."
 )
 
 
@@ -54,18 +55,20 @@ def agreement_figure(members: Sequence[Flat], sizes: Sizes, path: Path) -> Figur
     figure, axes = new_figure(1, len(sizes), 3.2, 3.0, sharex=True, sharey=True)
     palette = colours(sizes)
     for axis, kind in zip(axes[0], sizes, strict=True):
-        x, y = (np.concatenate([of_heads(one, name, kind, sizes).ravel() for one in members]) for name in WORTH_PAIR)
+        x, y = (
+            np.concatenate([of_heads(one, name, kind, sizes).ravel() for one in members])
+            for name in ("estimate", "change")
+        )
         axis.scatter(x, y, s=16, color=palette[kind], alpha=0.7, linewidth=0)
         axis.axhline(0, color="grey", linewidth=0.8)
-        axis.set(title=kind, xlabel=WORTH["estimate"], xscale="log")
-        axis.set_yscale("symlog", linthresh=0.01)
+        axis.set(title=kind, xlabel=WORTH["estimate"])
+        axis.set_yscale("symlog", linthresh=0.01)  # a loss may fall
         axis.grid(alpha=0.3)
+    for axis in axes[0]:
+        log_scale(axis, "x")
     axes[0, 0].set_ylabel(WORTH["change"])
     caption = "Every head of every seed: the loss without it against the gradient's estimate, both in nats a token."
     return save(figure, path, caption)
-
-
-WORTH_PAIR = ("estimate", "change")
 
 
 def pruning_curves(result: Flat, sizes: Sizes, path: Path) -> Figure:
@@ -75,7 +78,7 @@ def pruning_curves(result: Flat, sizes: Sizes, path: Path) -> Figure:
     kinds = {f"{name} alone": measured_line(result, f"pruning.{name}") for name in sizes}
     palette = colours([*orders, *kinds])
     for axis, lines in zip(axes[0], (orders, kinds), strict=True):
-        shares = {name: (np.array(x) / max(x), *ends) for name, (x, *ends) in lines.items()}
+        shares = {name: (np.array(x) / max(x), mean, low, high) for name, (x, mean, low, high) in lines.items()}
         draw_bands(axis, shares, palette)
         axis.set_xlabel("share of the heads removed")
     axes[0, 0].set_ylabel("loss, nats a token")
@@ -88,7 +91,7 @@ def pruning_curves(result: Flat, sizes: Sizes, path: Path) -> Figure:
 
 
 def roles_figure(members: Sequence[Flat], sizes: Sizes, marks: Mapping[str, Mapping[str, float]], path: Path) -> Figure:
-    """What tells roles, a point a head of a seed, a colour a layer; `marks` are lines of a role: {"…": {role: height}}."""
+    """What tells roles, a point a head of a seed, a colour a layer; `marks` are lines by name: {role: height}."""
     shown = {"positional": "most at one place", "rare": "most at the rarest", "aligned": "alignment error rate"}
     columns = [(role, kind) for role in shown for kind in sizes if _has(members[0], f"heads.{kind}.1.1.{role}")]
     figure, axes = new_figure(1, 1, 1.9 * len(columns), 3.6)
@@ -98,9 +101,9 @@ def roles_figure(members: Sequence[Flat], sizes: Sizes, marks: Mapping[str, Mapp
             heights = np.concatenate([of_heads(one, role, kind, sizes)[layer] for one in members])
             spread = place + np.linspace(-0.3, 0.3, len(heights))
             axis.scatter(spread, heights, s=16, color=colour, alpha=0.75, linewidth=0, label=name)
-        for (name, heights), style in zip(marks.items(), ("-", ":"), strict=False):
-            if role in heights:
-                axis.hlines(heights[role], place - 0.4, place + 0.4, "black", style, linewidth=1, label=name)
+        for (name, lines), style in zip(marks.items(), ("-", ":"), strict=False):
+            if role in lines:
+                axis.hlines(lines[role], place - 0.4, place + 0.4, "black", style, linewidth=1, label=name)
     axis.set_xticks(range(len(columns)), [f"{kind}:\n{shown[role]}" for role, kind in columns])
     axis.set(ylim=(-0.03, 1.03), ylabel="share of tokens, or error rate")
     axis.grid(alpha=0.3, axis="y")
@@ -119,6 +122,7 @@ def _has(flat: Flat, name: str) -> bool:
 def _draw_maps(axes: Any, maps: Mapping[str, Float[np.ndarray, "layers heads"]], label: str) -> None:
     """A map a kind, on one scale of colours from 0, each number in its cell."""
     top = max(float(np.nanmax(values)) for values in maps.values())
+    digits = max(0, 2 - math.floor(math.log10(top))) if top > 0 else 2
     for axis, (kind, values) in zip(axes, maps.items(), strict=True):
         layers, heads = values.shape
         extent = (0.5, heads + 0.5, layers + 0.5, 0.5)  # layers and ranks count from 1
@@ -127,7 +131,15 @@ def _draw_maps(axes: Any, maps: Mapping[str, Float[np.ndarray, "layers heads"]],
         )
         for (layer, rank), value in np.ndenumerate(values):
             ink = "white" if value > 0.6 * top else "black"
-            axis.text(rank + 1, layer + 1, f"{value:.2g}", ha="center", va="center", fontsize=7, color=ink)
+            axis.text(
+                rank + 1,
+                layer + 1,
+                f"{round(value, digits) + 0.0:.{digits}f}",
+                ha="center",
+                va="center",
+                fontsize=7,
+                color=ink,
+            )
         axis.set(xlabel="rank in the layer", ylabel="layer", title=kind)
         axis.set_xticks(range(1, heads + 1))
         axis.set_yticks(range(1, layers + 1))

@@ -46,7 +46,7 @@ def measure(session: Session) -> dict[str, Any]:
             together = dict(zip(session.sizes, share[heads:], strict=True))
             numbers["patching"] = {"together": together, "right": float(carried[-1].is_right.mean())}
         of_seeds.append(numbers | {"heads": by_rank(rows, session.sizes)})
-    result = over_seeds(of_seeds)
+    result = over_seeds(of_seeds) | {"seeds": list(session.of_run.seeds)}
     if carried:
         ends = [[low, high] for _, low, high in recovered_intervals(carried)]
         result["ci95"] = _merged(result.get("ci95", {}), {"heads": by_rank({"recovered": ends[:heads]}, session.sizes)})
@@ -69,18 +69,17 @@ def removing(session: Session, trained: Trained, index: int, worth: Row) -> tupl
     pruning["random"] = np.mean(drawn, axis=0)
     estimate = session.estimates(variables, batches(trained, texts))
     scores = np.array([_bleu(session, trained, row) for row in one_removed(heads)])
-    rows: Rows = {"change": single[1:] - single[0], "estimate": estimate, "bleu_change": scores[1:] - scores[0]}
-    both = {kind: (by_kind(rows["change"], sizes)[kind], by_kind(estimate, sizes)[kind]) for kind in sizes}
+    change, of_kinds = single[1:] - single[0], by_kind(estimate, sizes)
     return {
         "loss": float(single[0]),
         "bleu": float(scores[0]),
         "spearman": {
-            "all": spearman(single[1:], estimate),
-            **{kind: spearman(*(part.ravel() for part in pair)) for kind, pair in both.items()},
+            "all": spearman(change, estimate),
+            **{kind: spearman(part.ravel(), of_kinds[kind].ravel()) for kind, part in by_kind(change, sizes).items()},
         },
         "pruning": {name: {str(k): float(loss) for k, loss in enumerate(curve)} for name, curve in pruning.items()},
         "spared": {name: spared(curve, session.config.tolerance) for name, curve in pruning.items()},
-    }, rows
+    }, {"change": change.tolist(), "estimate": estimate.tolist(), "bleu_change": (scores[1:] - scores[0]).tolist()}
 
 
 def _orders(session: Session, index: int, worth: Row, estimate: Row) -> dict[str, Int[np.ndarray, " n"]]:
@@ -128,7 +127,7 @@ def by_rank(rows: Rows, sizes: Sizes) -> dict[str, Any]:
 
 def _of_head(rows: Rows, head: int) -> dict[str, Any]:
     found = {name: row[head] for name, row in rows.items()}
-    return {name: float(one) if np.isscalar(one) else one for name, one in found.items() if one is not None}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def _worth(session: Session, trained: Trained) -> Row:

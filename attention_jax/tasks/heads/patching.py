@@ -59,10 +59,8 @@ def couples_of(pairs: Sequence[tuple[Pair, Pair]], source: Tokenizer, target: To
     """
     kept = []
     for both in pairs:
-        (clean, changed), (told, other) = (
-            [encode(side, [getattr(pair, name)])[0] for pair in both]
-            for side, name in ((source, "source"), (target, "target"))
-        )
+        clean, changed = (encode(source, [pair.source])[0] for pair in both)
+        told, other = (encode(target, [pair.target])[0] for pair in both)
         differ = [index for index, (a, b) in enumerate(zip(told, other, strict=False)) if a != b]
         if len(clean) == len(changed) and (clean != changed).any() and differ:
             kept.append((clean, changed, told, differ[0], told[differ[0]], other[differ[0]]))
@@ -70,9 +68,9 @@ def couples_of(pairs: Sequence[tuple[Pair, Pair]], source: Tokenizer, target: To
         raise UserError(
             "the run's vocabulary tells no sentences of the grammar apart. Leave patching out of config.parts."
         )
-    clean, changed, told, *numbers = zip(*kept, strict=True)
-    padded = [_padded(side) for side in (clean, changed, told)]
-    return Couples(padded[0], padded[1], np.asarray(shifted(padded[2])), *map(np.array, numbers))
+    *texts, places, words, others = zip(*kept, strict=True)
+    padded, numbers = map(_padded, texts), map(np.array, (places, words, others))
+    return Couples(next(padded), next(padded), np.asarray(shifted(next(padded))), *numbers)
 
 
 def _padded(side: Sequence[np.ndarray]) -> np.ndarray:
@@ -91,7 +89,7 @@ def carried(model: nn.Module, sizes: Sizes) -> Callable[[Variables, Couples], Ca
 
     @jax.jit
     def differences(variables: Variables, couples: Couples) -> tuple[Array, Array, Array]:
-        def difference(source: Array, edits: Edits) -> Array:
+        def difference(source: Any, edits: Edits) -> Array:
             found: Any = model.apply(variables, source, lengths_of(source), couples.inputs, None, edits)
             at_place, row = found[jnp.arange(len(source)), couples.place], jnp.arange(len(source))
             return at_place[row, couples.changed_word] - at_place[row, couples.word]

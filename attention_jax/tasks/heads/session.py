@@ -2,23 +2,28 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.corpus import Split
+from attention_jax.data.corpus import Corpus, Split
 from attention_jax.data.minimal_pairs import minimal_pairs
 from attention_jax.data.sentences import Sentences
 from attention_jax.errors import UserError
 from attention_jax.evaluation.alignment import Alignments
-from attention_jax.tasks.heads.gating import estimates, gated_losses
-from attention_jax.tasks.heads.patching import Couples, carried, couples_of
+from attention_jax.evaluation.translation import Batch, Batches
+from attention_jax.modules.attention import Edits
+from attention_jax.ops.losses import Sums
+from attention_jax.tasks.heads.gating import Losses, estimates, gated_losses
+from attention_jax.tasks.heads.patching import Carried, Couples, carried, couples_of
 from attention_jax.tasks.opened import sizes_of
 from attention_jax.tasks.translation import session as translation
 from attention_jax.tasks.translation.translating import Trained, batches_of, encode
 from attention_jax.training.saved import best_variables
+from attention_jax.training.state import Variables
 
 KINDS = ("encoder", "decoder", "cross")  # of attention, in the order in which they are shown
 
@@ -65,24 +70,24 @@ class Session:
         return {kind: found[kind] for kind in KINDS if kind in found}
 
     @functools.cached_property
-    def losses(self):
+    def losses(self) -> Callable[..., Losses]:
         """(variables, batches, gates) → `Losses`."""
         return gated_losses(self._loss, self.sizes)
 
     @functools.cached_property
-    def estimates(self):
+    def estimates(self) -> Callable[..., np.ndarray]:
         """(variables, batches) → what the gradient says of every head."""
         return estimates(self._loss, self.sizes)
 
     @functools.cached_property
-    def carried(self):
+    def carried(self) -> Callable[..., Carried]:
         """(variables, couples) → `Carried`."""
         return carried(self.translation.programs.model, self.sizes)
 
     @functools.cached_property
     def couples(self) -> Couples:
-        """Sentences of the grammar that differ in one word, drawn with `config.seeds`."""
-        pairs = [*minimal_pairs(self.config.seeds[0] + 1, self.config.couples)]
+        """Sentences of the grammar that differ in one word; not those of the corpus, though some may be in both."""
+        pairs = [*minimal_pairs(self.of_run.data.seed + 1 + self.config.seeds[0], self.config.couples)]
         return couples_of(pairs, self.translation.corpus.source, self.translation.corpus.target)
 
     @functools.cached_property
@@ -95,11 +100,11 @@ class Session:
         """What heads are put in order on: of the split `config.ordering`."""
         return self._texts("ordering")
 
-    def batches(self, trained: Trained, texts: Texts):
+    def batches(self, trained: Trained, texts: Texts) -> Batches:
         """Texts in padded batches."""
         return batches_of(trained, texts.source, texts.target)
 
-    def _loss(self, variables, batch, edits):
+    def _loss(self, variables: Variables, batch: Batch, edits: Edits) -> Sums:
         return self.translation.programs.loss((variables,), batch, edits)
 
     def _texts(self, key: str) -> Texts:
@@ -111,7 +116,7 @@ class Session:
         return _texts_of(corpus.splits[name], corpus, self.config.sentences)
 
 
-def _texts_of(split: Split, corpus, most: int) -> Texts:
+def _texts_of(split: Split, corpus: Corpus, most: int) -> Texts:
     total = len(split.references)
     chosen = [split.references[index] for index in np.linspace(0, total - 1, min(most, total)).astype(int)]
     sources, references = [one.source for one in chosen], [one.targets for one in chosen]
