@@ -16,6 +16,7 @@ from attention_jax.stores import here
 from attention_jax.tasks.heads.measuring import PARTS, measure
 from attention_jax.tasks.heads.session import Session
 from attention_jax.tasks.translation import model
+from attention_jax.tasks.translation.measuring import HELD_OUT
 from attention_jax.training.description import Description
 
 LABELS = {
@@ -31,10 +32,17 @@ A_RUN = "Train one: --config=configs/nmt.py:transformer_book,embedded --workdir=
 
 
 def check(config: ConfigDict) -> None:
-    """Raise UserError for values that cannot be used, and for a run that has no heads or is not finished."""
+    """Raise UserError for values that cannot be used, and for a run that cannot be measured."""
     for name in config.parts:
         if name not in PARTS:
             raise UserError(f"config.parts: no part {name!r}: choose of {', '.join(PARTS)}.")
+    if not config.parts:
+        raise UserError(f"config.parts=(): choose of {', '.join(PARTS)}.")
+    for name in ("split", "ordering"):
+        if config[name] not in HELD_OUT:
+            raise UserError(f"config.{name}={config[name]!r}: choose {' or '.join(HELD_OUT)}.")
+    if config.tolerance < 0:
+        raise UserError(f"config.tolerance={config.tolerance}: needs 0 or more.")
     for name in POSITIVE:
         if config[name] < 1:
             raise UserError(f"config.{name}={config[name]}: needs 1 or more.")
@@ -71,7 +79,12 @@ def open_session(config: ConfigDict, folder: Path) -> Session:
 def together(session: Session, how: str) -> Together:
     """Nothing is trained: a run is its measurements."""
     del how
-    return Together(lambda configs, runs: [measure(session) for _ in runs])
+    return Together(lambda configs, runs: [measure(session) | made_by(session) for _ in runs])
+
+
+def made_by(session: Session) -> dict:
+    """Which code trained the run."""
+    return {"of_run": {"code": (Run(session.path, 0.0).result() or {}).get("code", {})}}
 
 
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:

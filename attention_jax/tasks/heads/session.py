@@ -110,9 +110,8 @@ class Session:
     def _texts(self, key: str) -> Texts:
         """At most `config.sentences` of a split, evenly spaced. Raises UserError where the run has no such split."""
         name, corpus = self.config[key], self.translation.corpus
-        held_out = [split for split in corpus.splits if split != "train"]
-        if name not in held_out:
-            raise UserError(f"config.{key}={name!r}: the run has {', '.join(held_out) or 'no sentences held out'}.")
+        if name not in corpus.splits:
+            raise UserError(f"config.{key}={name!r}: the run has {', '.join(corpus.splits)}.")
         return _texts_of(corpus.splits[name], corpus, self.config.sentences)
 
 
