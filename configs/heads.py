@@ -3,7 +3,8 @@
     python launch.py --config=configs/heads.py --config.run=FOLDER
     python launch.py --config=configs/heads.py:smoke --config.run=FOLDER
 
-FOLDER is a finished translation run, all of whose seeds are measured, as one of
+FOLDER is a finished run of a Transformer that translates, or, with --config.parts=removing,roles, of a language model
+on a text. All its seeds are measured. One is trained by
 
     python launch.py --config=configs/nmt.py:transformer_book,embedded --config.seeds=0,1,2,3,4 --workdir=FOLDER
 """
@@ -23,10 +24,10 @@ def get_config(variant="core"):
             "experiment": "heads",
             "seeds": (0,),  # of random orders and of sentences that are drawn; the run has its own
             "run": "",  # a finished run's folder
-            "parts": ("removing", "roles", "patching"),  # roles and patching need the embedded corpus's truth
-            "split": "test",  # of the run's data, that heads are measured on
+            "parts": ("removing", "roles", "patching"),  # the last needs the embedded corpus, whose grammar is known
+            "split": "test",  # of translations, that heads are measured on
             "ordering": "validation",  # that they are put in order on: by what they are worth, and to be pruned
-            "sentences": 200,  # of each, at most
+            "sentences": 200,  # of each, at most; a language model has held-out windows in both places
             "orders": 10,  # random ones in which heads are pruned
             "tolerance": 0.1,  # nats a token: what the loss may rise by where heads are spared
             "roles": {

@@ -1,10 +1,12 @@
-"""Heads of a finished translation run: what each is worth, what it looks at, and what it carries."""
+"""Heads of a finished run: what each is worth, what it looks at, and what it carries."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.modules.mixers import MIXERS
 from attention_jax.reports import importance
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
@@ -13,12 +15,14 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import Run, read_config
 from attention_jax.stores import here
+from attention_jax.tasks.heads.language_model import LanguageModelSession
 from attention_jax.tasks.heads.measuring import PARTS, measure
 from attention_jax.tasks.heads.session import Session
-from attention_jax.tasks.translation import model
+from attention_jax.tasks.heads.translation import TranslationSession
 from attention_jax.tasks.translation.measuring import HELD_OUT
 from attention_jax.training.description import Description
 
+SESSIONS: dict[str, type[Session]] = {"nmt": TranslationSession, "language_model": LanguageModelSession}
 LABELS = {
     "change": "loss without it, +",
     "estimate": "gradient's estimate",
@@ -53,15 +57,19 @@ def run_of(config: ConfigDict) -> tuple[ConfigDict, Path]:
     """The config of the run that `config.run` names, and its folder. Raises UserError where it cannot be measured."""
     asked = f"config.run={config.run!r}"
     if not config.run:
-        raise UserError(f"{asked}: name the folder of a finished translation run. {A_RUN}.")
+        raise UserError(f"{asked}: name the folder of a finished run. {A_RUN}.")
     path = here(config.run)
     of_run = read_config(path)
     if of_run is None:
         raise UserError(f"{asked}: no run there. {A_RUN}.")
-    if "model" not in of_run or of_run.model.get("name") != "transformer":
-        raise UserError(f"{asked}: not a Transformer that translates, and no other model has heads here. {A_RUN}.")
+    if of_run.experiment not in SESSIONS:
+        raise UserError(
+            f"{asked}: a run of {of_run.experiment!r}; heads are those of {' and '.join(SESSIONS)}. {A_RUN}."
+        )
     if not (path / "result.json").exists():
         raise UserError(f"{asked}: not finished. Go on with it: --mode=train --workdir={config.run}.")
+    if why := _without_heads(of_run):
+        raise UserError(f"{asked}: {why}. {A_RUN}.")
     if "patching" in config.parts and of_run.data.source != "embedded":
         raise UserError(
             f"{asked}: patching needs the embedded corpus, whose grammar has sentences that differ in one word; this "
@@ -70,10 +78,20 @@ def run_of(config: ConfigDict) -> tuple[ConfigDict, Path]:
     return of_run, path
 
 
+def _without_heads(of_run: ConfigDict) -> str:
+    """Why a run has no heads to measure; "" where it has."""
+    if of_run.experiment == "nmt":
+        return "" if of_run.model.name == "transformer" else f"{of_run.model.name!r} is a model without heads"
+    if of_run.data.packing == "documents":
+        return "its rows are packed documents, and heads are measured on windows"
+    return f"its mixer {of_run.model.mixer!r} does not attend" if of_run.model.mixer in MIXERS else ""
+
+
 def open_session(config: ConfigDict, folder: Path) -> Session:
     """The run, opened."""
     del folder
-    return Session(config, *run_of(config))
+    of_run, path = run_of(config)
+    return SESSIONS[of_run.experiment](config, of_run, path)
 
 
 def together(session: Session, how: str) -> Together:
@@ -94,11 +112,8 @@ def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:
 
 
 def describe(config: ConfigDict) -> Description:
-    """A step of the run's own training, on its largest bucket."""
-    of_run, _ = run_of(config)
-    data = of_run.data
-    built = model.build(of_run, data.vocabulary, data.vocabulary)
-    return model.describe(of_run, built, max(data.batch_tokens // data.buckets[-1], 1), data.buckets[-1])
+    """A step of the run's own training."""
+    return open_session(config, Path()).description
 
 
 def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Figure]:
@@ -134,7 +149,7 @@ def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list
 
 
 def _whole(flat: Flat) -> Table:
-    names = ("loss", "bleu", *(name for name in flat if name.startswith("spearman.")))
+    names = [name for name in flat if name in ("loss", "bleu") or name.startswith("spearman.")]
     note = "Spearman's ρ is that of the loss without each head and the gradient's estimate, over the heads of a seed."
     return Table(title_of(flat, "The whole model"), ("", ""), [(name, estimate(flat, name)) for name in names], note)
 
@@ -158,7 +173,7 @@ def _roles(flat: Flat, config: ConfigDict) -> Table:
     return Table(title_of(flat, "Heads with a role, a seed"), ("role", "heads"), rows, note)
 
 
-def _every_head(flat: Flat, sizes: dict[str, tuple[int, int]]) -> Table:
+def _every_head(flat: Flat, sizes: Mapping[str, tuple[int, int]]) -> Table:
     found = dict.fromkeys(name.rpartition(".")[2] for name in flat if name.startswith("heads."))
     heads = [
         (kind, str(layer + 1), str(rank + 1))

@@ -13,6 +13,7 @@ from attention_jax.reports.run import Flat, measured_line
 
 Sizes = Mapping[str, Sequence[int]]  # layers and heads, by kind of attention
 WORTH = {"change": "loss gained, nats", "estimate": "|∂ loss / ∂ gate|", "bleu_change": "BLEU lost"}
+FAINT = 0.01  # the least that a scale of colours ends at: what is all noise is drawn pale
 ORDERS = ("exact", "estimate", "random")
 RANKED = (
     "The heads of a layer are ranked, in each seed, by the loss without them on the split that orders them: the first "
@@ -21,13 +22,14 @@ RANKED = (
 
 
 def worth_maps(result: Flat, sizes: Sizes, path: Path) -> Figure:
-    """What each head is worth, by kind, layer and rank: exactly, by the gradient, and in BLEU."""
-    figure, axes = new_figure(len(WORTH), len(sizes), 3.4, 2.1)
-    for row, (name, label) in zip(axes, WORTH.items(), strict=True):
+    """What each head is worth, by kind, layer and rank: exactly, by the gradient, and in BLEU where that is known."""
+    known = {name: label for name, label in WORTH.items() if _has(result, f"heads.{next(iter(sizes))}.1.1.{name}")}
+    figure, axes = new_figure(len(known), len(sizes), 3.4, 2.1)
+    for row, (name, label) in zip(axes, known.items(), strict=True):
         sign = -1 if name == "bleu_change" else 1
         _draw_maps(row, {kind: sign * of_heads(result, name, kind, sizes) for kind in sizes}, label)
     caption = (
-        f"What every head is worth: the loss without it, the gradient's estimate, and the BLEU without it. {RANKED}"
+        f"What every head is worth: the loss without it, the gradient's estimate, and for translators BLEU. {RANKED}"
     )
     return save(figure, path, caption)
 
@@ -94,7 +96,7 @@ def roles_figure(members: Sequence[Flat], sizes: Sizes, marks: Mapping[str, Mapp
     """What tells roles, a point a head of a seed, a colour a layer; `marks` are lines by name: {role: height}."""
     shown = {"positional": "most at one place", "rare": "most at the rarest", "aligned": "alignment error rate"}
     columns = [(role, kind) for role in shown for kind in sizes if _has(members[0], f"heads.{kind}.1.1.{role}")]
-    figure, axes = new_figure(1, 1, 1.9 * len(columns), 3.6)
+    figure, axes = new_figure(1, 1, max(1.9 * len(columns), 4.0), 3.6)
     axis, palette = axes[0, 0], colours([f"layer {n + 1}" for n in range(max(layers for layers, _ in sizes.values()))])
     for place, (role, kind) in enumerate(columns):
         for layer, (name, colour) in zip(range(sizes[kind][0]), palette.items(), strict=False):
@@ -121,8 +123,8 @@ def _has(flat: Flat, name: str) -> bool:
 
 def _draw_maps(axes: Any, maps: Mapping[str, Float[np.ndarray, "layers heads"]], label: str) -> None:
     """A map a kind, on one scale of colours from 0, each number in its cell."""
-    top = max(float(np.nanmax(values)) for values in maps.values())
-    digits = max(0, 2 - math.floor(math.log10(top))) if top > 0 else 2
+    top = max(FAINT, *(float(np.nanmax(values)) for values in maps.values()))
+    digits = max(0, 2 - math.floor(math.log10(top)))
     for axis, (kind, values) in zip(axes, maps.items(), strict=True):
         layers, heads = values.shape
         extent = (0.5, heads + 0.5, layers + 0.5, 0.5)  # layers and ranks count from 1

@@ -73,10 +73,10 @@ def refusal(**values):
 
 
 def test_a_run_that_has_no_heads_or_is_not_finished_is_refused_by_name(tmp_path):
-    assert "config.run='': name the folder of a finished translation run" in refusal()
+    assert "config.run='': name the folder of a finished run" in refusal()
     assert "no run there" in refusal(run=str(tmp_path / "nowhere"))
     recurrent = stored(tmp_path / "recurrent", "bahdanau,embedded")
-    assert "recurrent': not a Transformer that translates" in refusal(run=recurrent)
+    assert "recurrent': 'recurrent' is a model without heads" in refusal(run=recurrent)
     unfinished = stored(tmp_path / "unfinished", "transformer_book,embedded", is_finished=False)
     assert "unfinished': not finished. Go on with it: --mode=train --workdir=" in refusal(run=unfinished)
 

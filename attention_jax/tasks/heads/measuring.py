@@ -12,13 +12,12 @@ from jaxtyping import Float, Int
 
 from attention_jax.evaluation.ranking import spearman
 from attention_jax.evaluation.statistics import over_seeds
-from attention_jax.evaluation.translation import score_translations
 from attention_jax.tasks.heads.gating import Sizes, by_kind, count, edits_of, first_removed, one_removed
 from attention_jax.tasks.heads.patching import Carried, recovered, recovered_intervals
-from attention_jax.tasks.heads.roles import ROLES, chances, count_roles, looks_of
+from attention_jax.tasks.heads.roles import ROLES, count_roles
 from attention_jax.tasks.heads.session import Session
-from attention_jax.tasks.translation.measuring import bleu_tokens
-from attention_jax.tasks.translation.translating import Trained, translate_texts
+from attention_jax.tasks.heads.translation import TranslationSession
+from attention_jax.training.state import Variables
 
 PARTS = ("removing", "roles", "patching")
 Row = Float[np.ndarray, " heads"]  # a number of every head, kind by kind, layer by layer
@@ -30,17 +29,17 @@ def measure(session: Session) -> dict[str, Any]:
     parts, heads = session.config.parts, count(session.sizes)
     of_seeds: list[dict[str, Any]] = []
     carried: list[Carried] = []
-    for index, trained in enumerate(session.trained):
-        worth = _worth(session, trained)
+    for seed, variables in enumerate(session.variables):
+        worth = _worth(session, variables)
         order = ranked(worth, session.sizes)
-        numbers, rows = removing(session, trained, index, worth) if "removing" in parts else ({}, {})
+        numbers, rows = removing(session, seed, worth) if "removing" in parts else ({}, {})
         if "roles" in parts:
-            looks = looks_of(trained, session.sizes, session.measured)
-            numbers["roles"] = count_roles(looks, session.config.roles) | {"chance": chances(trained, session.measured)}
+            looks = session.looks(seed)
+            numbers["roles"] = count_roles(looks, session.config.roles) | {"chance": session.chances()}
             rows |= {role: _in_a_row(looks[role], session.sizes) for role in ROLES if role in looks}
         rows = {name: [row[head] for head in order] for name, row in rows.items()}
-        if "patching" in parts:
-            carried.append(session.carried(trained.members[0], session.couples).of_heads(order))
+        if "patching" in parts and isinstance(session, TranslationSession):
+            carried.append(session.carried(variables, session.couples).of_heads(order))
             share = recovered(carried[-1]).tolist()
             rows["recovered"] = share[:heads]
             together = dict(zip(session.sizes, share[heads:], strict=True))
@@ -53,43 +52,41 @@ def measure(session: Session) -> dict[str, Any]:
     return result
 
 
-def removing(session: Session, trained: Trained, index: int, worth: Row) -> tuple[dict[str, Any], Rows]:
+def removing(session: Session, seed: int, worth: Row) -> tuple[dict[str, Any], Rows]:
     """What the loss and BLEU are without each head and without ever more of them; and what the gradient says of each.
 
     `worth` is the loss without each head on `session.ordering`, by which, and by the gradient there, heads are pruned.
     """
-    sizes, heads, texts = session.sizes, count(session.sizes), session.measured
-    variables, batches = trained.members[0], session.batches
-    orders = _orders(session, index, worth, session.estimates(variables, batches(trained, session.ordering)))
+    sizes, heads, variables = session.sizes, count(session.sizes), session.variables[seed]
+    orders = _orders(session, seed, worth, session.estimates(variables, session.batches("ordering")))
     gates = [one_removed(heads), *(first_removed(order, heads) for order in orders.values())]
-    means = session.losses(variables, batches(trained, texts), np.concatenate(gates)).means
+    means = session.losses(variables, session.batches("split"), np.concatenate(gates)).means
     single, *curves = np.split(means, np.cumsum([len(part) for part in gates])[:-1])
     pruning = dict(zip(orders, curves, strict=True))
     drawn = [pruning.pop(name) for name in orders if name.startswith("random")]
     pruning["random"] = np.mean(drawn, axis=0)
-    estimate = session.estimates(variables, batches(trained, texts))
-    scores = np.array([_bleu(session, trained, row) for row in one_removed(heads)])
+    estimate = session.estimates(variables, session.batches("split"))
     change, of_kinds = single[1:] - single[0], by_kind(estimate, sizes)
-    return {
+    numbers, rows = _bleu(session, seed)
+    return numbers | {
         "loss": float(single[0]),
-        "bleu": float(scores[0]),
         "spearman": {
             "all": spearman(change, estimate),
             **{kind: spearman(part.ravel(), of_kinds[kind].ravel()) for kind, part in by_kind(change, sizes).items()},
         },
         "pruning": {name: {str(k): float(loss) for k, loss in enumerate(curve)} for name, curve in pruning.items()},
         "spared": {name: spared(curve, session.config.tolerance) for name, curve in pruning.items()},
-    }, {"change": change.tolist(), "estimate": estimate.tolist(), "bleu_change": (scores[1:] - scores[0]).tolist()}
+    }, {"change": change.tolist(), "estimate": estimate.tolist()} | rows
 
 
-def _orders(session: Session, index: int, worth: Row, estimate: Row) -> dict[str, Int[np.ndarray, " n"]]:
+def _orders(session: Session, seed: int, worth: Row, estimate: Row) -> dict[str, Int[np.ndarray, " n"]]:
     """In which order heads are removed, by name: what is worth least first; of one kind alone, by the estimate."""
     first = np.cumsum([0, *(layers * heads for layers, heads in session.sizes.values())])
     kinds = {
         kind: first[n] + np.argsort(estimate[first[n] : first[n + 1]], kind="stable")
         for n, kind in enumerate(session.sizes)
     }
-    draw = np.random.default_rng([session.config.seeds[0], index])
+    draw = np.random.default_rng([session.config.seeds[0], seed])
     drawn = {f"random {n}": draw.permutation(len(worth)) for n in range(session.config.orders)}
     return {
         "exact": np.argsort(worth, kind="stable"),
@@ -130,17 +127,18 @@ def _of_head(rows: Rows, head: int) -> dict[str, Any]:
     return {name: one for name, one in found.items() if one is not None}
 
 
-def _worth(session: Session, trained: Trained) -> Row:
-    """How much worse the loss is without each head, on `session.ordering`."""
-    batches = session.batches(trained, session.ordering)
-    means = session.losses(trained.members[0], batches, one_removed(count(session.sizes))).means
+def _worth(session: Session, variables: Variables) -> Row:
+    """How much worse the loss is without each head, on what orders them."""
+    gates = one_removed(count(session.sizes))
+    means = session.losses(variables, session.batches("ordering"), gates).means
     return means[1:] - means[0]
 
 
-def _bleu(session: Session, trained: Trained, gates: Row) -> float:
-    texts, edited = session.measured, trained._replace(edits=edits_of(gates, session.sizes))
-    found = translate_texts(edited, texts.sources)
-    return score_translations(found, texts.references, bleu_tokens(session.of_run))["bleu"]
+def _bleu(session: Session, seed: int) -> tuple[dict[str, Any], Rows]:
+    """BLEU of a seed's whole model, and how it changes without each head; nothing where nothing is translated."""
+    edits = (edits_of(gates, session.sizes) for gates in one_removed(count(session.sizes)))
+    scores = session.bleu(seed, edits)
+    return ({"bleu": scores[0]}, {"bleu_change": [score - scores[0] for score in scores[1:]]}) if scores else ({}, {})
 
 
 def _in_a_row(of_kinds: Mapping[str, np.ndarray], sizes: Sizes) -> list[Any]:
