@@ -27,7 +27,7 @@ def get_config(variant="core"):
             "parts": ("removing", "roles", "patching"),  # the last needs the embedded corpus, whose grammar is known
             "split": "test",  # of translations, that heads are measured on
             "ordering": "validation",  # that they are put in order on: by what they are worth, and to be pruned
-            "sentences": 200,  # of each, at most; a language model has held-out windows in both places
+            "sentences": 200,  # of each, at most; of a language model as many held-out windows
             "orders": 10,  # random ones in which heads are pruned
             "tolerance": 0.1,  # nats a token: what the loss may rise by where heads are spared
             "roles": {

@@ -1,6 +1,7 @@
 """Heads of a finished run: what each is worth, what it looks at, and what it carries."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -27,7 +28,7 @@ LABELS = {
     "change": "loss without it, +",
     "estimate": "gradient's estimate",
     "bleu_change": "BLEU without it, +",
-    "positional": "at one place",
+    "positional": "at one relative position",
     "rare": "at the rarest",
     "aligned": "alignment error rate",
 }
@@ -97,18 +98,18 @@ def open_session(config: ConfigDict, folder: Path) -> Session:
 def together(session: Session, how: str) -> Together:
     """Nothing is trained: a run is its measurements."""
     del how
-    return Together(lambda configs, runs: [measure(session) | made_by(session) for _ in runs])
 
+    def finish(configs: Sequence[ConfigDict], runs: Sequence[Run]) -> list[dict]:
+        return [evaluate(session, config, run) for config, run in zip(configs, runs, strict=True)]
 
-def made_by(session: Session) -> dict:
-    """Which code trained the run."""
-    return {"of_run": {"code": (Run(session.path, 0.0).result() or {}).get("code", {})}}
+    return Together(finish)
 
 
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:
-    """Measure again."""
-    del config, run
-    return measure(session)
+    """All numbers, and which code trained the run that they are of."""
+    del run
+    trained = Run(session.path, 0.0).result() or {}
+    return measure(dataclasses.replace(session, config=config)) | {"of_run": {"code": trained.get("code", {})}}
 
 
 def describe(config: ConfigDict) -> Description:

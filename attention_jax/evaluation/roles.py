@@ -27,7 +27,7 @@ def positional_share(maps: Maps, is_causal: bool) -> tuple[float, int]:
 
 
 def _relative(weights: Float[np.ndarray, "queries keys"], is_causal: bool) -> tuple[np.ndarray, ...]:
-    """Where each token with a choice looks most, and the first and the last place that it can see, from itself."""
+    """Where each token with a choice looks most, and the first and the last key that it can see, all from itself."""
     queries, keys = weights.shape
     index = np.arange(queries)
     last = index if is_causal else np.full(queries, keys - 1)

@@ -94,18 +94,18 @@ def pruning_curves(result: Flat, sizes: Sizes, path: Path) -> Figure:
 
 def roles_figure(members: Sequence[Flat], sizes: Sizes, marks: Mapping[str, Mapping[str, float]], path: Path) -> Figure:
     """What tells roles, a point a head of a seed, a colour a layer; `marks` are lines by name: {role: height}."""
-    shown = {"positional": "most at one place", "rare": "most at the rarest", "aligned": "alignment error rate"}
+    shown = {"positional": "most at one position", "rare": "most at the rarest", "aligned": "alignment error rate"}
     columns = [(role, kind) for role in shown for kind in sizes if _has(members[0], f"heads.{kind}.1.1.{role}")]
     figure, axes = new_figure(1, 1, max(1.9 * len(columns), 4.0), 3.6)
     axis, palette = axes[0, 0], colours([f"layer {n + 1}" for n in range(max(layers for layers, _ in sizes.values()))])
-    for place, (role, kind) in enumerate(columns):
+    for column, (role, kind) in enumerate(columns):
         for layer, (name, colour) in zip(range(sizes[kind][0]), palette.items(), strict=False):
             heights = np.concatenate([of_heads(one, role, kind, sizes)[layer] for one in members])
-            spread = place + np.linspace(-0.3, 0.3, len(heights))
+            spread = column + np.linspace(-0.3, 0.3, len(heights))
             axis.scatter(spread, heights, s=16, color=colour, alpha=0.75, linewidth=0, label=name)
         for (name, lines), style in zip(marks.items(), ("-", ":"), strict=False):
             if role in lines:
-                axis.hlines(lines[role], place - 0.4, place + 0.4, "black", style, linewidth=1, label=name)
+                axis.hlines(lines[role], column - 0.4, column + 0.4, "black", style, linewidth=1, label=name)
     axis.set_xticks(range(len(columns)), [f"{kind}:\n{shown[role]}" for role, kind in columns])
     axis.set(ylim=(-0.03, 1.03), ylabel="share of tokens, or error rate")
     axis.grid(alpha=0.3, axis="y")

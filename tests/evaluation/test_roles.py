@@ -17,18 +17,18 @@ def test_a_head_that_looks_at_the_word_before_is_positional_though_the_first_has
     assert positional_share([looking_at(0, 0, 1, 2, width=4)], is_causal=True) == (1.0, -1)
 
 
-def test_a_place_that_few_tokens_can_see_makes_no_head_positional():
-    share, place = positional_share([looking_at(3, 0, 0, 0, width=4)], is_causal=False)
-    assert place != 3
+def test_an_offset_that_few_tokens_can_see_makes_no_head_positional():
+    share, offset = positional_share([looking_at(3, 0, 0, 0, width=4)], is_causal=False)
+    assert offset != 3
     assert share < 1
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_the_share_at_a_place_is_that_of_a_loop(is_causal, random):
+def test_the_share_at_an_offset_is_that_of_a_loop(is_causal, random):
     maps = [random.random((n, n)) for n in (2, 5, 7)]
     maps = [np.tril(weights) if is_causal else weights for weights in maps]
     shares = {}
-    for place in range(-7, 8):
+    for offset in range(-7, 8):
         hits, room, total = 0, 0, 0
         for weights in maps:
             for query in range(len(weights)):
@@ -36,13 +36,13 @@ def test_the_share_at_a_place_is_that_of_a_loop(is_causal, random):
                 if len(keys) < 2:
                     continue
                 total += 1
-                room += query + place in keys
-                hits += max(keys, key=lambda key, row=weights[query]: row[key]) == query + place
+                room += query + offset in keys
+                hits += max(keys, key=lambda key, row=weights[query]: row[key]) == query + offset
         if room and room >= total / 2:
-            shares[place] = hits / room
-    share, place = positional_share(maps, is_causal)
+            shares[offset] = hits / room
+    share, offset = positional_share(maps, is_causal)
     assert share == pytest.approx(max(shares.values()))
-    assert shares[place] == pytest.approx(share)
+    assert shares[offset] == pytest.approx(share)
 
 
 def test_the_rarest_token_is_the_one_least_often_in_training():

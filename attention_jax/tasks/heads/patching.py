@@ -24,13 +24,14 @@ from attention_jax.training.state import Variables
 class Couples(NamedTuple):
     """Sentences that differ in one word, and the first word in which their translations differ.
 
-    `inputs` are what the decoder reads of the clean sentence's translation; up to `place` it is the changed one's too.
+    `inputs` are what the decoder reads of the clean sentence's translation; up to `position` the changed one's is the
+    same.
     """
 
     clean: Int[np.ndarray, "couples s"]
     changed: Int[np.ndarray, "couples s"]
     inputs: Int[np.ndarray, "couples t"]
-    place: Int[np.ndarray, " couples"]
+    position: Int[np.ndarray, " couples"]
     word: Int[np.ndarray, " couples"]  # that the clean translation has there
     changed_word: Int[np.ndarray, " couples"]
 
@@ -68,8 +69,8 @@ def couples_of(pairs: Sequence[tuple[Pair, Pair]], source: Tokenizer, target: To
         raise UserError(
             "the run's vocabulary tells no sentences of the grammar apart. Leave patching out of config.parts."
         )
-    *texts, places, words, others = zip(*kept, strict=True)
-    padded, numbers = map(_padded, texts), map(np.array, (places, words, others))
+    *texts, positions, words, others = zip(*kept, strict=True)
+    padded, numbers = map(_padded, texts), map(np.array, (positions, words, others))
     return Couples(next(padded), next(padded), np.asarray(shifted(next(padded))), *numbers)
 
 
@@ -91,8 +92,9 @@ def carried(model: nn.Module, sizes: Sizes) -> Callable[[Variables, Couples], Ca
     def differences(variables: Variables, couples: Couples) -> tuple[Array, Array, Array]:
         def difference(source: Any, edits: Edits) -> Array:
             found: Any = model.apply(variables, source, lengths_of(source), couples.inputs, None, edits)
-            at_place, row = found[jnp.arange(len(source)), couples.place], jnp.arange(len(source))
-            return at_place[row, couples.changed_word] - at_place[row, couples.word]
+            row = jnp.arange(len(source))
+            logits = found[row, couples.position]
+            return logits[row, couples.changed_word] - logits[row, couples.word]
 
         asked = couples.changed, lengths_of(couples.changed), couples.inputs
         shown: Any = model.apply(variables, *asked, method="attention")

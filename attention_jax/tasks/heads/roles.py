@@ -10,7 +10,7 @@ from attention_jax.evaluation.roles import positional_share, rarest_share
 from attention_jax.tasks.heads.gating import Sizes
 from attention_jax.tasks.heads.session import Looks
 
-PLACES = {"previous": -1, "itself": 0, "next": 1}  # relative positions by name; all others are "elsewhere"
+OFFSETS = {"previous": -1, "itself": 0, "next": 1}  # relative positions by name; all others are "elsewhere"
 ROLES = {"positional": ("encoder", "decoder"), "rare": ("encoder",), "aligned": ("cross",)}  # whose heads can have them
 Maps = Sequence[Mapping[str, np.ndarray]]  # of texts, by kind: [layers, heads, queries, keys]
 
@@ -20,7 +20,7 @@ def looks_of(
 ) -> Looks:
     """What tells the roles of all heads, by the weights of every layer and head on some texts, teacher forced.
 
-    "positional": the share of tokens at the head's relative position, which is "place"; "rare": that on the rarest
+    "positional": the share of tokens at the head's relative position, which is "offset"; "rare": that on the rarest
     token by the `counts` of an encoder's tokens; "aligned": the alignment error rate, if true `alignments` are known.
     """
 
@@ -34,10 +34,10 @@ def looks_of(
     def error(kind: str, of_head: list[np.ndarray]) -> float:
         return alignment_error_rate([weights[:-1] for weights in of_head], alignments or ())
 
-    places = each("positional", lambda kind, of_head: positional_share(of_head, is_causal=kind == "decoder"))
+    at_offsets = each("positional", lambda kind, of_head: positional_share(of_head, is_causal=kind == "decoder"))
     looks = {
-        "positional": {kind: found[..., 0] for kind, found in places.items()},
-        "place": {kind: found[..., 1] for kind, found in places.items()},
+        "positional": {kind: found[..., 0] for kind, found in at_offsets.items()},
+        "offset": {kind: found[..., 1] for kind, found in at_offsets.items()},
         "rare": each("rare", lambda kind, of_head: rarest_share(of_head, counts)),
     }
     return looks if alignments is None else looks | {"aligned": each("aligned", error)}
@@ -56,11 +56,11 @@ def count_roles(looks: Looks, thresholds: Mapping[str, float]) -> dict[str, Any]
     counts: dict[str, Any] = {
         role: {kind: float(found.sum()) for kind, found in of.items()} for role, of in has.items()
     }
-    named = {kind: looks["place"][kind][found] for kind, found in has["positional"].items()}
-    counts["places"] = {
-        kind: {name: float((places == at).sum()) for name, at in PLACES.items()}
-        | {"elsewhere": float((~np.isin(places, [*PLACES.values()])).sum())}
-        for kind, places in named.items()
+    named = {kind: looks["offset"][kind][found] for kind, found in has["positional"].items()}
+    counts["offsets"] = {
+        kind: {name: float((offsets == at).sum()) for name, at in OFFSETS.items()}
+        | {"elsewhere": float((~np.isin(offsets, [*OFFSETS.values()])).sum())}
+        for kind, offsets in named.items()
     }
     return counts
 

@@ -26,14 +26,14 @@ def test_heads_are_spared_as_long_as_the_loss_stays_within_the_tolerance(curve, 
     assert spared(np.array(curve), 0.1 + 1e-9) == share
 
 
-def test_roles_are_counted_by_their_thresholds_and_places():
+def test_roles_are_counted_by_their_thresholds_and_where_they_look():
     looks = {
         "positional": {"encoder": np.array([[0.95, 0.9], [0.89, 1.0]])},
-        "place": {"encoder": np.array([[-1, 3], [0, 0]])},
+        "offset": {"encoder": np.array([[-1, 3], [0, 0]])},
         "rare": {"encoder": np.array([[0.1, 0.6], [0.2, 0.3]])},
         "aligned": {"cross": np.array([[0.1, 0.4]])},
     }
     found = count_roles(looks, {"positional": 0.9, "rare": 0.5, "aligned": 0.3})
     assert found["positional"] == {"encoder": 3}
-    assert found["places"] == {"encoder": {"previous": 1, "itself": 1, "next": 0, "elsewhere": 1}}
+    assert found["offsets"] == {"encoder": {"previous": 1, "itself": 1, "next": 0, "elsewhere": 1}}
     assert (found["rare"], found["aligned"]) == ({"encoder": 1}, {"cross": 1})

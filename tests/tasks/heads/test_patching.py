@@ -21,7 +21,7 @@ COUPLES = Couples(
     clean=np.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0]]),
     changed=np.array([[4, 10, 6, 7, 2], [8, 4, 2, 0, 0]]),
     inputs=np.array([[1, 4, 5, 6], [1, 7, 8, 0]]),
-    place=np.array([2, 1]),
+    position=np.array([2, 1]),
     word=np.array([6, 8]),
     changed_word=np.array([9, 11]),
 )
@@ -55,7 +55,7 @@ def test_a_patched_head_is_the_models_with_that_output_replaced(kind, row):
             replaced = np.arange(4 * n, 4 * n + 4)[None] == chosen
             edits[name] = Edit(replaced=jnp.asarray(replaced), outputs=jnp.moveaxis(shown[name].outputs, 1, 0))
         logits = np.asarray(compiled(module)(variables, COUPLES.clean, LENGTHS, COUPLES.inputs, edits=edits))
-        read = [logits[index, place] for index, place in enumerate(COUPLES.place)]
+        read = [logits[index, at] for index, at in enumerate(COUPLES.position)]
         return [one[b] - one[a] for one, a, b in zip(read, COUPLES.word, COUPLES.changed_word, strict=True)]
 
     expected = np.subtract(differences(row), differences(-1))
@@ -76,7 +76,7 @@ def test_couples_are_compared_at_the_first_word_that_differs():
     both = Pair("i see it .", "je le vois .", ""), Pair("i draw it .", "je le dessine .", "")
     source, target = Words("i", "see", "draw", "it", "."), Words("je", "le", "vois", "dessine", ".")
     found = couples_of([both], source, target)
-    assert found.place.tolist() == [2]
+    assert found.position.tolist() == [2]
     assert (found.word.tolist(), found.changed_word.tolist()) == ([6], [7])
     assert found.inputs[0, :3].tolist() == [1, 4, 5]
     with pytest.raises(UserError, match="tells no sentences of the grammar apart"):
