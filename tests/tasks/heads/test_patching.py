@@ -8,7 +8,6 @@ import pytest
 from support import compiled
 from translators import ONE_LAYER, trained
 
-from attention_jax.data.minimal_pairs import minimal_pairs
 from attention_jax.data.sources import Pair
 from attention_jax.data.tokenizers import split_words
 from attention_jax.errors import UserError
@@ -93,16 +92,3 @@ def test_intervals_are_over_couples_too_where_there_is_one_seed(random):
     whole = random.uniform(1, 2, 50)
     (head,) = recovered_intervals([Carried(whole, (whole * random.uniform(0, 1, 50))[None], whole > 0)])
     assert 0.3 < head[1] < head[0] < head[2] < 0.7
-
-
-def test_sentences_of_a_couple_differ_in_one_word_and_none_is_in_two():
-    found = list(minimal_pairs(3, 40))
-    assert found == list(minimal_pairs(3, 40))
-    assert len({pair.source for both in found for pair in both}) == 80
-    for clean, changed in found:
-        words = [split_words(pair.source) for pair in (clean, changed)]
-        assert len(words[0]) == len(words[1])
-        differ = [index for index, (a, b) in enumerate(zip(*words, strict=True)) if a != b]
-        assert len(differ) == 1
-        assert differ[0] < len(words[0]) - 1
-        assert clean.target != changed.target
