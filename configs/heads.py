@@ -3,8 +3,8 @@
     python launch.py --config=configs/heads.py --config.run=FOLDER
     python launch.py --config=configs/heads.py:smoke --config.run=FOLDER
 
-FOLDER is a finished run of a Transformer that translates, or, with --config.parts=removing,roles, of a language model
-on a text. All its seeds are measured. One is trained by
+FOLDER is a finished run of a Transformer that translates, or, with --config.parts="('removing','roles')", of a language
+model on a text. All its seeds are measured. One is trained by
 
     python launch.py --config=configs/nmt.py:transformer_book,embedded --config.seeds=0,1,2,3,4 --workdir=FOLDER
 """

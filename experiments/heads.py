@@ -74,7 +74,7 @@ def run_of(config: ConfigDict) -> tuple[ConfigDict, Path]:
     if "patching" in config.parts and of_run.data.source != "embedded":
         raise UserError(
             f"{asked}: patching needs the embedded corpus, whose grammar has sentences that differ in one word; this "
-            f"is {of_run.data.source!r}. Leave it out: --config.parts=removing,roles."
+            f"is {of_run.data.source!r}. Leave it out: --config.parts=\"('removing','roles')\"."
         )
     return of_run, path
 
