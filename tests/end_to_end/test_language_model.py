@@ -194,6 +194,7 @@ def test_a_run_can_be_opened_and_writes_what_the_command_does(trained):
     np.testing.assert_allclose(told.top_weights, -np.sort(-heads.weights), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_its_heads_are_removed_and_watched_but_read_no_couples(trained, tmp_path):
     launcher, run, _ = trained
     asked = {"config": "configs/heads.py:smoke", "run": run, "sentences": 3}
