@@ -25,7 +25,14 @@ RESULTS = ROOT / "experiments" / "results"
 KEEP = flags.DEFINE_string("keep", "", "The folder of a finished run or sweep whose answer is kept.")
 NAME = flags.DEFINE_string("name", "", "The name that it is kept by.")
 NOT_KEPT = ("data",)  # of a result
-LOCAL = ("data.path", "train.init_from", "data.tatoeba", "data.multi30k", "peers")  # of a config: where things are
+LOCAL = (
+    "data.path",
+    "train.init_from",
+    "data.tatoeba",
+    "data.multi30k",
+    "peers",
+    "run",
+)  # of a config: where things are
 
 
 def main(argv: list[str]) -> None:

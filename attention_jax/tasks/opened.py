@@ -7,26 +7,23 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import RESAMPLES, resampled_sums
-from attention_jax.evaluation.translation import Batch, Batches
+from attention_jax.evaluation.translation import Batches
 from attention_jax.modules.attention import Edit, Edits
-from attention_jax.ops.losses import Sums
+from attention_jax.tasks.heads.gating import RowLoss, gated_losses, one_removed
 from attention_jax.training.saved import Init, best_variables, last_variables
 from attention_jax.training.state import Variables
 
-AT_ONCE = 4  # how many heads are tried side by side; each has logits of its own
 # which → a function that restores each seed's variables.
 WHICH: dict[str, Callable[..., list[Variables]]] = {
     "best": best_variables,
     "last": lambda *saved: [found[0] for found in last_variables(*saved, count=1)],
 }
-RowLoss = Callable[[Variables, Batch, Edits], Sums]  # the loss of each row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,16 +120,8 @@ def without_each_head(
     A gate of 0 on its output removes a head (Michel et al. 2019, §2.2). Gates are arrays, so that one compiled program
     tries all heads.
     """
-
-    @jax.jit
-    def each(variables, batch, gates):
-        return jax.lax.map(lambda gate: loss(variables, batch, {kind: Edit(gate=gate)}), gates, batch_size=AT_ONCE)
-
-    none_removed, one_removed = jnp.zeros((1, layers * heads)), jnp.eye(layers * heads)
-    gates = (1 - jnp.concatenate([none_removed, one_removed])).reshape(-1, layers, heads)
-    losses = [(len(indices), jax.device_get(each(variables, batch, gates))) for indices, batch in batches]
-    nats = np.concatenate([np.asarray(sums.total[:, :rows], np.float64) for rows, sums in losses], axis=1)
-    tokens = np.concatenate([np.asarray(sums.count[0, :rows], np.float64) for rows, sums in losses])
+    measured = gated_losses(loss, {kind: (layers, heads)})
+    nats, tokens = measured(variables, batches, one_removed(layers * heads))
     worse = nats[1:] - nats[0]
     *sums, counts = resampled_sums(np.concatenate([worse, tokens[None]]).T, RESAMPLES).T
     low, high = np.quantile(np.array(sums) / counts, [0.025, 0.975], axis=1)

@@ -20,13 +20,14 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Request
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.tasks.translation.model import build, init
-from configs import benchmark, kernel_regression, language_model, nmt, positional_encoding, sequence_layers
+from configs import benchmark, heads, kernel_regression, language_model, nmt, positional_encoding, sequence_layers
 
 TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
 TRANSLATION = list(dict.fromkeys(TRANSLATION))
 PAIRS = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
 OTHERS = {
     "kernel_regression": (*kernel_regression.DATA, "attention", "in_context"),
+    "heads": ("smoke",),
     "language_model": ("cpu,characters", "cpu,jsonl"),
     "positional_encoding": ("core", "text"),
     "sequence_layers": ("costs",),
@@ -38,7 +39,7 @@ LATER = (
     "bahdanau,multi30k", "luong_dot,embedded", "luong_concat,embedded", "luong_location,embedded",
     "luong_local_m,embedded", "transformer_tiny,embedded", "transformer_small,embedded", "transformer_big,embedded",
     "luong_general,embedded", "luong_local_p,embedded", "transformer_base,embedded", "bahdanau,tatoeba_600",
-    "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel", "bahdanau,tfds", "core", "costs",
+    "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel", "bahdanau,tfds", "core", "costs", "smoke",
 )  # fmt: skip
 RUN = [pytest.param(*pair, marks=[pytest.mark.slow] if pair[1] in LATER else []) for pair in VARIANTS]
 DESCRIBED = [
@@ -53,6 +54,7 @@ DESCRIBED = [
 ]
 FILES = {
     "benchmark": benchmark,
+    "heads": heads,
     "kernel_regression": kernel_regression,
     "language_model": language_model,
     "nmt": nmt,
@@ -90,6 +92,9 @@ LITTLE = {
     "lengths": (4, 8, 16),
     "widths": (2, 4, 8),
     "repeats": 1,
+    "sentences": 4,
+    "orders": 1,
+    "couples": 4,
 }
 
 
@@ -100,6 +105,9 @@ def short(name, variant, tmp_path):
         config.model.update(layers=1, width=16, heads=2, kv_heads=2, feed_forward=16)
         config.data.path = write_jsonl(tmp_path / "all.jsonl", DOCUMENTS) if "jsonl" in variant else ""
         config.data.vocabulary, config.generate.tokens = 300, 5
+    if name == "heads":
+        run(short("nmt", "transformer_book,embedded", tmp_path), tmp_path / "trained")
+        config.run = str(tmp_path / "trained")
     if name != "nmt":
         config.update_from_flattened_dict({key: value for key, value in LITTLE.items() if key in flatten(config)})
         return config

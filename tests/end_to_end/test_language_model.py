@@ -192,3 +192,19 @@ def test_a_run_can_be_opened_and_writes_what_the_command_does(trained):
     heads, told = opened.attention(tokens), opened.statistics(tokens, top=7)
     assert heads.weights.shape == (1, 1, 2, 7, 7)
     np.testing.assert_allclose(told.top_weights, -np.sort(-heads.weights), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_its_heads_are_removed_and_watched_but_read_no_couples(trained, tmp_path):
+    launcher, run, _ = trained
+    asked = {"config": "configs/heads.py:smoke", "run": run, "sentences": 3}
+    refused = launcher.run(tmp_path / "refused", **asked)
+    assert refused.returncode == 1
+    assert "patching needs the embedded corpus" in refused.err
+    process = launcher.run(tmp_path / "heads", **asked, parts="('removing','roles')")
+    assert process.returncode == 0, process.err
+    result = json.loads((tmp_path / "heads" / "result.json").read_text())
+    assert result["heads"]["decoder"]["1"].keys() == {"1", "2"}
+    assert result["heads"]["decoder"]["1"]["2"].keys() == {"change", "estimate", "positional"}
+    assert result["pruning"]["exact"]["2"] == pytest.approx(result["pruning"]["random"]["2"])
+    assert "bleu" not in result
