@@ -1,0 +1,143 @@
+"""What predictions become when other weights stand in place of a translator's attention to its source.
+
+Weights are those of every layer and head, `[batch, layers, heads, target, source]`; what replaces a row has its sum.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Key
+
+from attention_jax.data.tokenizers import PAD
+from attention_jax.evaluation.translation import Batch
+from attention_jax.modules.attention import Edit, Edits
+from attention_jax.ops.divergence import TINY, jensen_shannon, total_variation
+from attention_jax.ops.masking import masked_softmax
+from attention_jax.tasks.explanation.importance import predictions, weights_of
+from attention_jax.training.state import Variables
+
+KIND = "cross"  # of attention
+Weights = Float[Array, "batch l h t s"]
+PENALTY = 500.0  # on what predictions move beyond ε (Jain & Wallace 2019, appendix C.2)
+MARGIN = 0.8  # of ε: beyond it the penalty begins, so that steps that overshoot may still be within ε
+NOISE = 1.0  # of the logits at the start: where nothing has moved the divergence has no gradient
+
+
+class Changed(NamedTuple):
+    """What was changed: the weights, by how much predictions of each word moved, and whether the likeliest is another.
+
+    `total_variation` is between distributions over the vocabulary.
+    """
+
+    weights: Weights
+    total_variation: Float[Array, "batch t"]
+    is_flipped: Bool[Array, "batch t"]
+
+
+Draw = Callable[[Weights, Bool[Array, "batch 1 1 1 s"], Key[Array, ""]], Weights]
+
+
+def uniform(weights: Weights, valid: Array, key: Array) -> Weights:
+    """All words alike."""
+    del key
+    return jnp.broadcast_to(valid / jnp.sum(valid, axis=-1, keepdims=True), weights.shape)
+
+
+def permuted(weights: Weights, valid: Array, key: Array) -> Weights:
+    """Each row in a random order (Jain & Wallace 2019, §4.2.1)."""
+    drawn = jnp.where(valid, jax.random.uniform(key, weights.shape), jnp.inf)  # padding stays last
+    return jnp.take_along_axis(weights, jnp.argsort(drawn, axis=-1), axis=-1)
+
+
+def without_highest(weights: Weights, valid: Array, key: Array) -> Weights:
+    """Each row's largest weight zeroed, the others scaled to sum to one (Serrano & Smith 2019, §4)."""
+    del valid, key
+    return _without(weights, jnp.argmax(weights, axis=-1))
+
+
+def without_another(weights: Weights, valid: Array, key: Array) -> Weights:
+    """A random weight zeroed that is not its row's largest, the others scaled to sum to one."""
+    drawn = jnp.where(valid, jax.random.uniform(key, weights.shape), -1)
+    is_highest = jax.nn.one_hot(jnp.argmax(weights, axis=-1), weights.shape[-1])
+    return _without(weights, jnp.argmax(drawn - is_highest * drawn, axis=-1))
+
+
+DRAWS: dict[str, Draw] = {
+    "uniform": uniform,
+    "permuted": permuted,
+    "without_highest": without_highest,
+    "without_another": without_another,
+}
+
+
+def intervene(model: nn.Module, name: str, variables: Variables, batch: Batch, key: Key[Array, ""]) -> Changed:
+    """What becomes of predictions under the weights that an entry of `DRAWS` makes of the model's own."""
+    weights = weights_of(model, variables, batch)[KIND]
+    valid = (batch["source"] != PAD)[:, None, None, None]
+    drawn = DRAWS[name](_of_sum_one(weights), valid, key) * jnp.sum(weights, axis=-1, keepdims=True)
+    return _changed(model, variables, batch, drawn)
+
+
+def adversary(
+    model: nn.Module, steps: int, rate: float, variables: Variables, batch: Batch, epsilon: Array, key: Key[Array, ""]
+) -> Changed:
+    """The weights α̃ that are farthest from the model's, found by Adam on their logits (Jain & Wallace 2019, §4.2.2).
+
+    max Σ JS(α, α̃) where no word's prediction moves by more than a total variation of ε. Of all steps that of each
+    sentence counts whose weights are farthest among those within ε at every word; the model's own always are.
+    """
+    weights = weights_of(model, variables, batch)[KIND]
+    valid, total = (batch["source"] != PAD)[:, None, None, None], jnp.sum(weights, axis=-1, keepdims=True)
+    own, before = _of_sum_one(weights), predictions(model, variables, batch)
+    is_word = batch["target"] != PAD
+    rule = optax.adam(rate)
+
+    def moved(logits):
+        other = masked_softmax(logits, valid)
+        after = predictions(model, variables, batch, _edits(other * total))
+        far = jnp.sum(_distance(own, other) * is_word, axis=-1)
+        worst = jnp.where(is_word, total_variation(jnp.exp(before), jnp.exp(after)), 0)
+        lost = jnp.sum(PENALTY * jnp.maximum(worst - MARGIN * epsilon, 0)) - jnp.sum(far)
+        return lost, (other, far, jnp.max(worst, axis=-1))
+
+    def advance(carry, _):
+        logits, state, best, farthest = carry
+        gradient, (other, far, worst) = jax.grad(moved, has_aux=True)(logits)
+        is_better = (worst <= epsilon) & (far > farthest)
+        best = jnp.where(is_better[:, None, None, None, None], other, best)
+        updates, state = rule.update(gradient, state)
+        return (logits + updates, state, best, jnp.where(is_better, far, farthest)), None
+
+    logits = jnp.log(jnp.maximum(own, 1e-6)) + NOISE * jax.random.normal(key, own.shape)
+    start = logits, rule.init(logits), own, jnp.zeros(len(own))
+    best = jax.lax.scan(advance, start, length=steps)[0][2]
+    return _changed(model, variables, batch, best * total)
+
+
+def _distance(own: Weights, other: Weights) -> Float[Array, "batch t"]:
+    """The Jensen–Shannon divergence of each word's weights, the mean over layers and heads."""
+    return jnp.mean(jensen_shannon(own, other), axis=(1, 2))
+
+
+def _changed(model: nn.Module, variables: Variables, batch: Batch, weights: Weights) -> Changed:
+    before, after = predictions(model, variables, batch), predictions(model, variables, batch, _edits(weights))
+    is_flipped = jnp.argmax(before, axis=-1) != jnp.argmax(after, axis=-1)
+    return Changed(weights, total_variation(jnp.exp(before), jnp.exp(after)), is_flipped)
+
+
+def _edits(weights: Weights) -> Edits:
+    of_layers = jnp.moveaxis(weights, 1, 0)
+    return {KIND: Edit(replaced=jnp.ones((len(of_layers), of_layers.shape[2]), bool), weights=of_layers)}
+
+
+def _without(weights: Weights, index: Array) -> Weights:
+    return _of_sum_one(weights * (1 - jax.nn.one_hot(index, weights.shape[-1])))
+
+
+def _of_sum_one(weights: Weights) -> Weights:
+    """Rows divided by their sums; zeros stay."""
+    return weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), TINY)
