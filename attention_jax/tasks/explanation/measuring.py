@@ -117,14 +117,14 @@ def _interventions(programs: Programs, variables: Variables, sample: Sample, ask
     """How far predictions move under each of `DRAWS`, the mean over several draws."""
     found = {}
     for name, program in programs.interventions.items():
-        keys = jax.random.split(jax.random.key(asked.seed), asked.draws)
+        keys = jax.random.split(jax.random.key(asked.seeds[0]), asked.draws)
         drawn = [sample.rows(lambda batch, key=key: program(variables, batch, key)._asdict()) for key in keys]  # noqa: B023
         found[name] = _predicted([row for rows in drawn for row in rows])
     return found
 
 
 def _adversary(programs: Programs, variables: Variables, sample: Sample, asked: ConfigDict, epsilon: float) -> list:
-    key = jax.random.key(asked.seed)
+    key = jax.random.key(asked.seeds[0])
     return sample.rows(lambda batch: programs.adversary(variables, batch, epsilon, key)._asdict())
 
 

@@ -14,7 +14,11 @@ SOURCE = jnp.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0], [2, 0, 0, 0, 0]])
 TARGET = jnp.array([[4, 5, 6, 2], [7, 8, 2, 0], [9, 2, 0, 0]])
 BATCH = {"source": SOURCE, "target": TARGET}
 KEYWORD = 7
-MODELS = ("bahdanau", "luong_general", "transformer_book")
+MODELS = [
+    "luong_general",
+    pytest.param("bahdanau", marks=pytest.mark.slow),
+    pytest.param("transformer_book", marks=pytest.mark.slow),
+]
 
 
 class OneWord(nn.Module):
@@ -55,19 +59,18 @@ def log_p(model, variables, source, target):
 def test_gradients_are_those_of_the_rows_of_the_embeddings_table_times_the_rows(name):
     model, variables = trained(name)
     found = jax.jit(lambda batch: gradients(model, variables, batch))(BATCH)
-    for index, (s, t) in enumerate(((5, 4), (3, 3))):
-        source, target = SOURCE[index, :s], TARGET[index, :t]
+    source, target = SOURCE[1, :3], TARGET[1, :3]
 
-        def of_table(table, source=source, target=target):
-            params = variables["params"] | {"source_embedding": {"embedding": table}}
-            return log_p(model, variables | {"params": params}, source, target)
+    def of_table(table):
+        params = variables["params"] | {"source_embedding": {"embedding": table}}
+        return log_p(model, variables | {"params": params}, source, target)
 
-        table = variables["params"]["source_embedding"]["embedding"]
-        jacobian_TxVxD = jax.jit(jax.jacrev(of_table))(table)
-        expected = np.abs(np.einsum("tvd,vd->tv", jacobian_TxVxD, table)[:, source])
-        np.testing.assert_allclose(found[index, :t, :s], expected, rtol=1e-3, atol=1e-5)
-        assert not np.asarray(found[index, t:]).any()
-        assert not np.asarray(found[index, :, s:]).any()
+    table = variables["params"]["source_embedding"]["embedding"]
+    jacobian_TxVxD = jax.jit(jax.jacrev(of_table))(table)
+    expected = np.abs(np.einsum("tvd,vd->tv", jacobian_TxVxD, table)[:, source])
+    np.testing.assert_allclose(found[1, :3, :3], expected, rtol=1e-3, atol=1e-5)
+    assert not np.asarray(found[1, 3:]).any()
+    assert not np.asarray(found[1, :, 3:]).any()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,5 +1,7 @@
 """Other weights in place of attention's: what they are, and what they may do to predictions."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,12 +15,18 @@ from attention_jax.tasks.explanation.intervening import DRAWS, KIND, adversary, 
 SOURCE = jnp.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0]])
 TARGET = jnp.array([[4, 5, 6, 2], [7, 8, 2, 0]])
 BATCH = {"source": SOURCE, "target": TARGET}
-MODELS = ("luong_general", "transformer_book")
+MODELS = ["luong_general", pytest.param("transformer_book", marks=pytest.mark.slow)]
+STEPS = 60
 VALID = np.asarray(SOURCE != 0)[:, None, None, None]
 
 
+@functools.cache
+def program(make, *arguments):
+    return jax.jit(functools.partial(make, *arguments))
+
+
 def changed(name, model, variables):
-    return jax.jit(lambda batch: intervene(model, name, variables, batch, jax.random.key(0)))(BATCH)
+    return program(intervene, model, name)(variables, BATCH, jax.random.key(0))
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -28,7 +36,8 @@ def model(request):
 
 @pytest.fixture(scope="module")
 def own(model):
-    return np.asarray(weights_of(*model, BATCH)[KIND])
+    module, variables = model
+    return np.asarray(program(weights_of, module)(variables, BATCH)[KIND])
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -53,8 +62,8 @@ def test_the_largest_weight_is_what_is_removed_and_another_one_leaves_it(model, 
     assert ((another == 0) & (own > 0)).sum() == np.prod(own.shape[:-1])
 
 
-def searched(model, variables, epsilon, steps=60):
-    return jax.jit(lambda: adversary(model, steps, 0.1, variables, BATCH, epsilon, jax.random.key(0)))()
+def searched(model, variables, epsilon):
+    return program(adversary, model, STEPS, 0.1)(variables, BATCH, epsilon, jax.random.key(0))
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.3])
