@@ -92,7 +92,7 @@ METRICS = (
     Metric("*total_variation", NEITHER, 0, 1, "share"),
     Metric("*total_variation_of_weights", NEITHER, 0, 1, "share"),
     Metric("*jensen_shannon_of_weights", NEITHER, 0, math.log(2), "nats"),
-    Metric("*flipped", NEITHER, 0, 1, "share"),
+    Metric("*is_flipped", NEITHER, 0, 1, "share"),
     Metric("*elsewhere", NEITHER, 0, 1, "share"),
     Metric("induction.in_context_gain", MORE, -math.inf, math.inf, NATS, TOKENS),
     Metric("induction.*", MORE, 0, 1, "share"),

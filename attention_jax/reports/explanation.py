@@ -42,7 +42,7 @@ def result_tables(models: Models, epsilons: Sequence[float]) -> list[Table]:
                 (
                     name,
                     label,
-                    *(estimate(found, f"intervention.{key}.{what}") for what in ("total_variation", "flipped")),
+                    *(estimate(found, f"intervention.{key}.{what}") for what in ("total_variation", "is_flipped")),
                 )
                 for name, found in models.items()
                 for key, label in INTERVENTIONS.items()

@@ -3,7 +3,7 @@
 Functions of (model, variables, batch), teacher forced; `[batch, target, source]`, 0 at padding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.data.tokenizers import PAD
-from attention_jax.evaluation.translation import Batch
 from attention_jax.modules.attention import NO_EDITS, Edits
 from attention_jax.tasks.translation.model import lengths_of, shifted
 from attention_jax.training.state import Variables
 
 Importance = Float[Array, "batch t s"]
+Batch = Mapping[str, Any]  # padded rows of tokens: "source" and "target"
 
 
 def predictions(

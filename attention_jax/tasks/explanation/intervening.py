@@ -13,11 +13,10 @@ import optax
 from jaxtyping import Array, Bool, Float, Key
 
 from attention_jax.data.tokenizers import PAD
-from attention_jax.evaluation.translation import Batch
 from attention_jax.modules.attention import Edit, Edits
 from attention_jax.ops.divergence import TINY, jensen_shannon, total_variation
 from attention_jax.ops.masking import masked_softmax
-from attention_jax.tasks.explanation.importance import predictions, weights_of
+from attention_jax.tasks.explanation.importance import Batch, predictions, weights_of
 from attention_jax.training.state import Variables
 
 KIND = "cross"  # of attention
@@ -28,12 +27,15 @@ NOISE = 1.0  # of the logits at the start: where nothing has moved the divergenc
 
 
 class Changed(NamedTuple):
-    """What was changed: the weights, by how much predictions of each word moved, and whether the likeliest is another.
+    """Other weights, and of each target word how far they are from the model's own and how far its prediction moved.
 
-    `total_variation` is between distributions over the vocabulary.
+    Distances of weights are means over layers and heads. Predictions are distributions over the vocabulary, and
+    `is_flipped` says whether the likeliest word is another.
     """
 
     weights: Weights
+    jensen_shannon_of_weights: Float[Array, "batch t"]
+    total_variation_of_weights: Float[Array, "batch t"]
     total_variation: Float[Array, "batch t"]
     is_flipped: Bool[Array, "batch t"]
 
@@ -79,7 +81,7 @@ def intervene(model: nn.Module, name: str, variables: Variables, batch: Batch, k
     weights = weights_of(model, variables, batch)[KIND]
     valid = (batch["source"] != PAD)[:, None, None, None]
     drawn = DRAWS[name](_of_sum_one(weights), valid, key) * jnp.sum(weights, axis=-1, keepdims=True)
-    return _changed(model, variables, batch, drawn)
+    return _changed(model, variables, batch, weights, drawn)
 
 
 def adversary(
@@ -99,7 +101,7 @@ def adversary(
     def moved(logits):
         other = masked_softmax(logits, valid)
         after = predictions(model, variables, batch, _edits(other * total))
-        far = jnp.sum(_distance(own, other) * is_word, axis=-1)
+        far = jnp.sum(jnp.mean(jensen_shannon(own, other), axis=(1, 2)) * is_word, axis=-1)
         worst = jnp.where(is_word, total_variation(jnp.exp(before), jnp.exp(after)), 0)
         lost = jnp.sum(PENALTY * jnp.maximum(worst - MARGIN * epsilon, 0)) - jnp.sum(far)
         return lost, (other, far, jnp.max(worst, axis=-1))
@@ -115,18 +117,18 @@ def adversary(
     logits = jnp.log(jnp.maximum(own, 1e-6)) + NOISE * jax.random.normal(key, own.shape)
     start = logits, rule.init(logits), own, jnp.zeros(len(own))
     best = jax.lax.scan(advance, start, length=steps)[0][2]
-    return _changed(model, variables, batch, best * total)
+    return _changed(model, variables, batch, weights, best * total)
 
 
-def _distance(own: Weights, other: Weights) -> Float[Array, "batch t"]:
-    """The Jensen–Shannon divergence of each word's weights, the mean over layers and heads."""
-    return jnp.mean(jensen_shannon(own, other), axis=(1, 2))
-
-
-def _changed(model: nn.Module, variables: Variables, batch: Batch, weights: Weights) -> Changed:
+def _changed(model: nn.Module, variables: Variables, batch: Batch, own: Weights, weights: Weights) -> Changed:
+    pair = _of_sum_one(own), _of_sum_one(weights)
     before, after = predictions(model, variables, batch), predictions(model, variables, batch, _edits(weights))
-    is_flipped = jnp.argmax(before, axis=-1) != jnp.argmax(after, axis=-1)
-    return Changed(weights, total_variation(jnp.exp(before), jnp.exp(after)), is_flipped)
+    return Changed(
+        weights,
+        *(jnp.mean(distance(*pair), axis=(1, 2)) for distance in (jensen_shannon, total_variation)),
+        total_variation(jnp.exp(before), jnp.exp(after)),
+        jnp.argmax(before, axis=-1) != jnp.argmax(after, axis=-1),
+    )
 
 
 def _edits(weights: Weights) -> Edits:

@@ -27,4 +27,4 @@ def write_maps(path: Path, models: Mapping[str, Mapping[str, np.ndarray]]) -> No
     """Write an archive of "MODEL/source", "MODEL/target", "MODEL/truth", "MODEL/attention", …"""
     arrays = {f"{model}/{name}": array for model, kept in models.items() for name, array in kept.items()}
     with open(path, "wb", opener=no_link) as file:
-        np.savez_compressed(file, **arrays)
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]

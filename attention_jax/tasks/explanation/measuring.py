@@ -1,6 +1,8 @@
 """How well attention explains what a trained translator writes: the numbers of one seed, and maps to draw."""
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,15 +15,15 @@ from attention_jax import stopping
 from attention_jax.evaluation.alignment import Alignments, agreement, alignment_error_rate
 from attention_jax.evaluation.extrapolation import kendall
 from attention_jax.evaluation.propagation import flow, rollout, translator_layers
-from attention_jax.ops.divergence import jensen_shannon, total_variation
 from attention_jax.tasks.explanation.importance import IMPORTANCE, weights_of
-from attention_jax.tasks.explanation.intervening import DRAWS, KIND, adversary, intervene
+from attention_jax.tasks.explanation.intervening import DRAWS, KIND, Changed, adversary, intervene
 from attention_jax.tasks.explanation.sample import Row, Sample
 from attention_jax.tasks.translation.opened import OpenedTranslator
 from attention_jax.training.state import Variables
 
 Map = Float[np.ndarray, "target source"]  # without the target's end
 Maps = dict[str, list[Map]]  # by measure, of every sentence
+PREDICTED = ("total_variation", "is_flipped")  # of predictions
 OF_WEIGHTS = ("attention", "rollout", "flow")  # measures that are made of weights alone
 
 
@@ -72,8 +74,8 @@ def _maps(programs: Programs, variables: Variables, sample: Sample, kinds: Seque
     if {"encoder", "decoder"} <= set(kinds[0]):
         maps |= {"rollout": [*map(_rollout, kinds)], "flow": [*map(_flow, kinds)]}
     for name, program in programs.importance.items():
-        rows = sample.rows(lambda batch, program=program: {name: program(variables, batch)})  # noqa: B023
-        maps[name] = [row[name][:-1] for row in rows]
+        rows = sample.rows(lambda batch, program=program: {"map": program(variables, batch)})  # type: ignore[misc]
+        maps[name] = [row["map"][:-1] for row in rows]
     return maps
 
 
@@ -103,14 +105,15 @@ def _aligned(maps: Sequence[Map], alignments: Alignments) -> dict[str, float]:
 def _correlations(maps: Maps) -> dict[str, dict[str, float]]:
     """Kendall's τ between what is made of weights and what is not, and between the two that are not."""
     pairs = [(one, other) for one in OF_WEIGHTS if one in maps for other in IMPORTANCE]
-    pairs.append(tuple(IMPORTANCE))
+    pairs += itertools.combinations(IMPORTANCE, 2)
     return {f"{one} and {other}": {"kendall_tau": mean_kendall(maps[one], maps[other])} for one, other in pairs}
 
 
 def mean_kendall(maps: Sequence[Map], others: Sequence[Map]) -> float:
-    """The mean over target words of τ_b over source words; words for which a map is constant order nothing."""
+    """The mean over target words of τ_b over source words; a word for which a map is constant is left out."""
     taus = [kendall(*rows) for pair in zip(maps, others, strict=True) for rows in zip(*pair, strict=True)]
-    return float(np.nanmean(taus))
+    known = [tau for tau in taus if not math.isnan(tau)]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _interventions(programs: Programs, variables: Variables, sample: Sample, asked: ConfigDict) -> dict[str, dict]:
@@ -118,37 +121,38 @@ def _interventions(programs: Programs, variables: Variables, sample: Sample, ask
     found = {}
     for name, program in programs.interventions.items():
         keys = jax.random.split(jax.random.key(asked.seeds[0]), asked.draws)
-        drawn = [sample.rows(lambda batch, key=key: program(variables, batch, key)._asdict()) for key in keys]  # noqa: B023
-        found[name] = _predicted([row for rows in drawn for row in rows])
+        drawn = [sample.rows(_asking(program, variables, key)) for key in keys]
+        found[name] = _means([row for rows in drawn for row in rows], *PREDICTED)
     return found
+
+
+def _asking(program: Callable, variables: Variables, key: Any) -> Callable:
+    return lambda batch: _rows_of(program(variables, batch, key))
 
 
 def _adversary(programs: Programs, variables: Variables, sample: Sample, asked: ConfigDict, epsilon: float) -> list:
     key = jax.random.key(asked.seeds[0])
-    return sample.rows(lambda batch: programs.adversary(variables, batch, epsilon, key)._asdict())
+    return sample.rows(lambda batch: _rows_of(programs.adversary(variables, batch, epsilon, key)))
 
 
 def _moved(layer: int, alignments: Alignments, own: Sequence[Row], changes: Sequence[Row]) -> dict[str, float]:
-    """How far adversarial weights are from the model's own, and how they align words."""
-    pairs = [[_distributions(row[KIND]) for row in pair] for pair in zip(own, changes, strict=True)]
+    """How far adversarial weights are from the model's own and move its predictions, and how they align words."""
     shown = [[_explanation(layer, row) for row in pair] for pair in zip(own, changes, strict=True)]
     elsewhere = [one.argmax(axis=-1) != other.argmax(axis=-1) for one, other in shown]
     return {
-        **_predicted(changes),
-        "jensen_shannon_of_weights": float(np.concatenate([jensen_shannon(*pair) for pair in pairs]).mean()),
-        "total_variation_of_weights": float(np.concatenate([total_variation(*pair) for pair in pairs]).mean()),
+        **_means(changes, "jensen_shannon_of_weights", "total_variation_of_weights"),
+        **_means(changes, *PREDICTED),
         "elsewhere": float(np.concatenate(elsewhere).mean()),
         **_aligned([other for _, other in shown], alignments),
     }
 
 
-def _distributions(weights: Float[np.ndarray, "layers heads t s"]) -> Any:
-    """Rows of all layers and heads, without the target's end, each divided by its sum."""
-    rows = weights[..., :-1, :].reshape(-1, weights.shape[-1])
-    return rows / np.maximum(rows.sum(axis=-1, keepdims=True), np.finfo(rows.dtype).tiny)
+def _means(changes: Sequence[Row], *names: str) -> dict[str, float]:
+    """Means over all words but ends."""
+    return {name: float(np.concatenate([row[name][:-1] for row in changes]).mean()) for name in names}
 
 
-def _predicted(changes: Sequence[Row]) -> dict[str, float]:
-    """How far predictions moved, and the share of words of which the likeliest is another."""
-    moved, flipped = (np.concatenate([row[name][:-1] for row in changes]) for name in ("total_variation", "is_flipped"))
-    return {"total_variation": float(moved.mean()), "flipped": float(flipped.mean())}
+def _rows_of(changed: Changed) -> dict[str, Any]:
+    """What was changed as rows have it, in which weights are by kind."""
+    found = changed._asdict()
+    return {KIND: found.pop("weights"), **found}

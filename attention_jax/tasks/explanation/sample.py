@@ -14,8 +14,8 @@ from attention_jax.evaluation.translation import Batch, Batches
 from attention_jax.tasks.translation.opened import OpenedTranslator
 from attention_jax.tasks.translation.translating import Trained, batches_of, encode
 
-# The sides of a sentence that the last axes of an array go over, by its name; of any other the target and the source.
-SIDES = {"encoder": "ss", "decoder": "tt", "total_variation": "t", "is_flipped": "t"}
+# The sides of a sentence that the last axes of an array go over, by its name; of any other the target alone.
+SIDES = {"encoder": "ss", "decoder": "tt", "cross": "ts", "map": "ts"}
 Row = dict[str, np.ndarray]
 
 
@@ -43,7 +43,8 @@ class Sample(NamedTuple):
 
     def _cut(self, array: np.ndarray, name: str, index: int) -> np.ndarray:
         lengths = {"s": len(self.source[index]), "t": len(self.target[index])}
-        return array[(..., *(slice(lengths[side]) for side in SIDES.get(name, "ts")))]
+        inside: Any = (..., *(slice(lengths[side]) for side in SIDES.get(name, "t")))
+        return array[inside]
 
 
 def sample_of(opened: OpenedTranslator, split: str, count: int) -> Sample:
