@@ -3,6 +3,8 @@
 Weights are those of every layer and head, `[batch, layers, heads, target, source]`; what replaces a row has its sum.
 """
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -76,12 +78,13 @@ DRAWS: dict[str, Draw] = {
 }
 
 
-def intervene(model: nn.Module, name: str, variables: Variables, batch: Batch, key: Key[Array, ""]) -> Changed:
-    """What becomes of predictions under the weights that an entry of `DRAWS` makes of the model's own."""
-    weights = weights_of(model, variables, batch)[KIND]
-    valid = (batch["source"] != PAD)[:, None, None, None]
-    drawn = DRAWS[name](_of_sum_one(weights), valid, key) * jnp.sum(weights, axis=-1, keepdims=True)
-    return _changed(model, variables, batch, weights, drawn)
+def intervene(model: nn.Module, variables: Variables, batch: Batch, key: Key[Array, ""]) -> dict[str, Changed]:
+    """What becomes of predictions under the weights that each of `DRAWS` makes of the model's own."""
+    weights, before = weights_of(model, variables, batch)[KIND], predictions(model, variables, batch)
+    valid, total = (batch["source"] != PAD)[:, None, None, None], jnp.sum(weights, axis=-1, keepdims=True)
+    drawn = jnp.stack([draw(_of_sum_one(weights), valid, key) * total for draw in DRAWS.values()])
+    found = jax.lax.map(functools.partial(_changed, model, variables, batch, before, weights), drawn)
+    return {name: jax.tree.map(operator.itemgetter(index), found) for index, name in enumerate(DRAWS)}
 
 
 def adversary(
@@ -117,12 +120,14 @@ def adversary(
     logits = jnp.log(jnp.maximum(own, 1e-6)) + NOISE * jax.random.normal(key, own.shape)
     start = logits, rule.init(logits), own, jnp.zeros(len(own))
     best = jax.lax.scan(advance, start, length=steps)[0][2]
-    return _changed(model, variables, batch, weights, best * total)
+    return _changed(model, variables, batch, before, weights, best * total)
 
 
-def _changed(model: nn.Module, variables: Variables, batch: Batch, own: Weights, weights: Weights) -> Changed:
-    pair = _of_sum_one(own), _of_sum_one(weights)
-    before, after = predictions(model, variables, batch), predictions(model, variables, batch, _edits(weights))
+def _changed(
+    model: nn.Module, variables: Variables, batch: Batch, before: Array, own: Weights, weights: Weights
+) -> Changed:
+    """What `weights` make of the model's predictions, which were `before` under its own."""
+    pair, after = (_of_sum_one(own), _of_sum_one(weights)), predictions(model, variables, batch, _edits(weights))
     return Changed(
         weights,
         *(jnp.mean(distance(*pair), axis=(1, 2)) for distance in (jensen_shannon, total_variation)),

@@ -33,7 +33,7 @@ class Programs(NamedTuple):
     layer: int  # of the decoder, whose attention is taken for the explanation
     weights: Callable
     importance: dict[str, Callable]
-    interventions: dict[str, Callable]
+    intervene: Callable
     adversary: Callable
 
 
@@ -44,7 +44,7 @@ def programs_of(opened: OpenedTranslator, asked: ConfigDict) -> Programs:
         opened.config.evaluate.alignment_layer,
         jax.jit(functools.partial(weights_of, model)),
         {name: jax.jit(functools.partial(measure, model)) for name, measure in IMPORTANCE.items()},
-        {name: jax.jit(functools.partial(intervene, model, name)) for name in DRAWS},
+        jax.jit(functools.partial(intervene, model)),
         jax.jit(functools.partial(adversary, model, asked.steps, asked.learning_rate)),
     )
 
@@ -118,16 +118,15 @@ def mean_kendall(maps: Sequence[Map], others: Sequence[Map]) -> float:
 
 def _interventions(programs: Programs, variables: Variables, sample: Sample, asked: ConfigDict) -> dict[str, dict]:
     """How far predictions move under each of `DRAWS`, the mean over several draws."""
-    found = {}
-    for name, program in programs.interventions.items():
-        keys = jax.random.split(jax.random.key(asked.seeds[0]), asked.draws)
-        drawn = [sample.rows(_asking(program, variables, key)) for key in keys]
-        found[name] = _means([row for rows in drawn for row in rows], *PREDICTED)
-    return found
+    keys = jax.random.split(jax.random.key(asked.seeds[0]), asked.draws)
 
+    def predicted(key, batch):
+        changes = programs.intervene(variables, batch, key)
+        return {f"{name} {what}": getattr(changes[name], what) for name in DRAWS for what in PREDICTED}
 
-def _asking(program: Callable, variables: Variables, key: Any) -> Callable:
-    return lambda batch: _rows_of(program(variables, batch, key))
+    rows = [row for key in keys for row in sample.rows(functools.partial(predicted, key))]
+    means = _means(rows, *rows[0])
+    return {name: {what: means[f"{name} {what}"] for what in PREDICTED} for name in DRAWS}
 
 
 def _adversary(programs: Programs, variables: Variables, sample: Sample, asked: ConfigDict, epsilon: float) -> list:

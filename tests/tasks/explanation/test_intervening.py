@@ -26,7 +26,7 @@ def program(make, *arguments):
 
 
 def changed(name, model, variables):
-    return program(intervene, model, name)(variables, BATCH, jax.random.key(0))
+    return program(intervene, model)(variables, BATCH, jax.random.key(0))[name]
 
 
 @pytest.fixture(scope="module", params=MODELS)
