@@ -130,7 +130,8 @@ def _changed(
     pair, after = (_of_sum_one(own), _of_sum_one(weights)), predictions(model, variables, batch, _edits(weights))
     return Changed(
         weights,
-        *(jnp.mean(distance(*pair), axis=(1, 2)) for distance in (jensen_shannon, total_variation)),
+        jnp.mean(jensen_shannon(*pair), axis=(1, 2)),
+        jnp.mean(total_variation(*pair), axis=(1, 2)),
         total_variation(jnp.exp(before), jnp.exp(after)),
         jnp.argmax(before, axis=-1) != jnp.argmax(after, axis=-1),
     )
