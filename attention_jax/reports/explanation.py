@@ -110,8 +110,8 @@ def adversary_figure(models: Models, epsilons: Sequence[float], path: Path) -> F
     """How far weights move, and how often the largest is elsewhere, by how much predictions may move."""
     figure, axes = new_figure(1, 2, 4.2, 3.0)
     palette = colours(models)
-    order = sorted(epsilons)
-    for axis, what in zip(axes[0], ("jensen_shannon_of_weights", "elsewhere"), strict=True):
+    order, drawn = sorted(epsilons), ("jensen_shannon_of_weights", "elsewhere")
+    for axis, what in zip(axes[0], drawn, strict=True):
         lines = {}
         for name, found in models.items():
             cells = [estimate(found, f"adversary.{epsilon:g}.{what}") for epsilon in order]
@@ -122,8 +122,9 @@ def adversary_figure(models: Models, epsilons: Sequence[float], path: Path) -> F
         log_scale(axis, "x")
         axis.set_xlabel("ε: total variation of predictions, at most")
         axis.set_ylabel(ADVERSARY[what] + ("" if what == "elsewhere" else ", nats"))
-        axis.set_ylim(bottom=0)
     axes[0, 0].axhline(math.log(2), color="grey", linestyle="--", linewidth=0.8)
+    axes[0, 0].set_ylim(0, 1.05 * math.log(2))
+    axes[0, 1].set_ylim(bottom=0)
     legend(figure, axes[0, :1])
     return save(
         figure,
@@ -136,8 +137,8 @@ def adversary_figure(models: Models, epsilons: Sequence[float], path: Path) -> F
 def map_figure(kept: Mapping[str, np.ndarray], path: Path) -> Figure:
     """The maps of one sentence, a row a model; rows are divided by their sums, without what is below 0."""
     models = list(dict.fromkeys(key.partition("/")[0] for key in kept))
-    names = list(dict.fromkeys(key.partition("/")[2] for key in kept))
-    shown = [name for name in names if name not in WORDS]
+    of_models = [[key.partition("/")[2] for key in kept if key.startswith(f"{model}/")] for model in models]
+    shown = [name for name in _all_of(of_models) if name not in WORDS]
     maps = []
     for model in models:
         source, target = (kept[f"{model}/{side}"].tolist() for side in WORDS)
@@ -166,4 +167,9 @@ def _columns(models: Models, part: str, what: str) -> list[str]:
         [key.split(".")[1] for key in flat if key.startswith(f"{part}.") and key.endswith(f".{what}")]
         for flat in models.values()
     ]
-    return list(dict.fromkeys(name for names in sorted(found, key=len, reverse=True) for name in names))
+    return _all_of(found)
+
+
+def _all_of(names: Sequence[Sequence[str]]) -> list[str]:
+    """Every name once, in the order of those who have most."""
+    return list(dict.fromkeys(name for each in sorted(names, key=len, reverse=True) for name in each))
