@@ -32,6 +32,7 @@ LOCAL = (
     "data.multi30k",
     "peers",
     "run",
+    "runs",
 )  # of a config: where things are
 
 
@@ -91,8 +92,8 @@ def evidence(workdir: Path) -> dict[str, Any]:
         *sections, key = place.split(".")
         owner = functools.reduce(lambda found, section: found.get(section, {}), sections, config)
         if path := owner.get(key):
-            owner[key] = Path(path).name
-            command = command.replace(path, Path(path).name)
+            owner[key] = ",".join(Path(one).name for one in path.split(","))
+            command = command.replace(path, owner[key])
     return {
         "config": config,
         "command": command,

@@ -20,7 +20,17 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Request
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.tasks.translation.model import build, init
-from configs import benchmark, heads, kernel_regression, language_model, nmt, positional_encoding, sequence_layers
+from configs import (
+    benchmark,
+    explanation,
+    heads,
+    induction,
+    kernel_regression,
+    language_model,
+    nmt,
+    positional_encoding,
+    sequence_layers,
+)
 
 TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
 TRANSLATION = list(dict.fromkeys(TRANSLATION))
@@ -28,6 +38,8 @@ PAIRS = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
 OTHERS = {
     "kernel_regression": (*kernel_regression.DATA, "attention", "in_context"),
     "heads": ("smoke",),
+    "explanation": ("core",),
+    "induction": ("two_layers,repeated", "two_layers,text"),
     "language_model": ("cpu,characters", "cpu,jsonl"),
     "positional_encoding": ("core", "text"),
     "sequence_layers": ("costs",),
@@ -40,10 +52,13 @@ LATER = (
     "luong_local_m,embedded", "transformer_tiny,embedded", "transformer_small,embedded", "transformer_big,embedded",
     "luong_general,embedded", "luong_local_p,embedded", "transformer_base,embedded", "bahdanau,tatoeba_600",
     "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel", "bahdanau,tfds", "core", "costs", "smoke",
+    "two_layers,text",
+    "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel", "bahdanau,tfds", "core", "costs",
 )  # fmt: skip
 RUN = [pytest.param(*pair, marks=[pytest.mark.slow] if pair[1] in LATER else []) for pair in VARIANTS]
 DESCRIBED = [
     ("benchmark", "all"),
+    ("induction", "one_layer,repeated"),
     ("kernel_regression", "blobs"),
     ("kernel_regression", "attention"),
     ("kernel_regression", "in_context"),
@@ -55,6 +70,8 @@ DESCRIBED = [
 FILES = {
     "benchmark": benchmark,
     "heads": heads,
+    "explanation": explanation,
+    "induction": induction,
     "kernel_regression": kernel_regression,
     "language_model": language_model,
     "nmt": nmt,
@@ -95,6 +112,8 @@ LITTLE = {
     "sentences": 4,
     "orders": 1,
     "couples": 4,
+    "sentences": 2,
+    "steps": 2,
 }
 
 
@@ -108,8 +127,14 @@ def short(name, variant, tmp_path):
     if name == "heads":
         run(short("nmt", "transformer_book,embedded", tmp_path), tmp_path / "trained")
         config.run = str(tmp_path / "trained")
+    if name == "explanation":
+        config.runs = str(tmp_path / "translator")
+        run(short("nmt", "luong_dot,embedded", tmp_path), tmp_path / "translator")
     if name != "nmt":
         config.update_from_flattened_dict({key: value for key, value in LITTLE.items() if key in flatten(config)})
+        if name == "induction":
+            config.data.length, config.train.evaluate_every = 16, 1
+            config.model.update(width=16, heads=2, kv_heads=2)
         return config
     pairs = list(sentence_pairs(1, 900))
     (tmp_path / "pairs.txt").write_text("".join(f"{p.source}\t{p.target}\n" for p in pairs), encoding="utf-8")
