@@ -71,7 +71,7 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
         metrics=tuple(flags.METRIC.value),
         space=_space if asked is not None else None,
         search=_search if asked is not None and mode == "search" and not _is_stored() else None,
-        configure=_configure,
+        configure=_configure if asked is not None else lambda variant: config,
         command=tuple(command),
     )
     with stores.working_in(workdir, tell) if mode in WRITING else contextlib.nullcontext():

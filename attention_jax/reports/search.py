@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax.evaluation.metrics import metric
-from attention_jax.reports.figures import Figure, log_scale, new_figure, save
+from attention_jax.reports.figures import Figure, colours, draw_bands, legend, log_scale, new_figure, save
 from attention_jax.reports.page import Estimate, Table
 
 CHOSE = "seeds that chose"
@@ -41,3 +41,26 @@ def trials_figure(name: str, values: Sequence[float | None], batch: int, path: P
     axis.grid(alpha=0.3, axis="y")
     axis.legend(fontsize=8)
     return save(figure, path, f"{name} of every trial, in the order in which they were asked for, a batch at a time.")
+
+
+def regret_figure(
+    result: Mapping[str, Mapping[str, float]],
+    intervals: Mapping[str, Mapping[str, Sequence[float]]],
+    unit: str,
+    path: Path,
+) -> Figure:
+    """Regret against what was paid, a line a method, means over repeats in their 95% intervals."""
+    figure, axes = new_figure(1, 1, 6.4, 4.0)
+    lines = {
+        name: (
+            [float(budget) for budget in found],
+            [*found.values()],
+            *np.array([intervals.get(name, {}).get(b, (found[b],) * 2) for b in found]).T,
+        )
+        for name, found in result.items()
+    }
+    draw_bands(axes[0, 0], lines, colours(lines))
+    axes[0, 0].set_xlabel("whole trainings paid for")
+    axes[0, 0].set_ylabel(f"regret of what was chosen, {unit}")
+    legend(figure, [axes[0, 0]])
+    return save(figure, path, "How far the best setting found lies from the best there is; means over repeats, 95%.")

@@ -16,9 +16,9 @@ from attention_jax import hosts
 from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import metric, require_direction
 from attention_jax.runs.config import nested
-from attention_jax.runs.experiment import Experiment, Request
+from attention_jax.runs.experiment import Experiment, Request, Together
 from attention_jax.runs.folder import Run
-from attention_jax.sweeps.cells import resolve
+from attention_jax.sweeps.cells import VARIANT, resolve
 from attention_jax.sweeps.folder import Sweep, is_search, is_sweep
 from attention_jax.sweeps.planning import make_plan
 from attention_jax.sweeps.sharing import share_work
@@ -39,8 +39,7 @@ def search(experiment: Experiment, request: Request) -> Sweep:
     objective, space = _require_searchable(experiment, request), _space(request)
     settings, more_is_better = config.search, bool(metric(objective).more_is_better)
     study = Study(space, settings.sampler, settings.pruner, settings.seed, more_is_better)
-    asked, kept = nothing_asked(config, space), {}
-    plan = functools.partial(_planned, experiment, request, kept)
+    asked, plan = nothing_asked(config, space), functools.partial(_planned, experiment, request, {})
     while (first := len(asked.trials)) < settings.trials:
         batch = study.ask(min(settings.batch, settings.trials - first))
         asked = asked._replace(trials=[*asked.trials, *batch])
@@ -68,7 +67,7 @@ def objective_of(config: ConfigDict, experiment: Experiment) -> str:
     return asked[0] if asked else experiment.metric(config)
 
 
-def _planned(experiment: Experiment, request: Request, kept: dict, cells: list[Overrides]) -> Sweep:
+def _planned(experiment: Experiment, request: Request, kept: dict[str, Together], cells: list[Overrides]) -> Sweep:
     """The search's sweep with some cells planned; `kept` is what its programs share from batch to batch."""
     return dataclasses.replace(make_plan(experiment, request._replace(space=lambda: cells)), kept=kept)
 
@@ -96,10 +95,11 @@ def _prune(study: Study, trials: Mapping[int, Sequence[str]], sweep: Sweep, name
     """
     del names  # of earlier batches too
     by, every = sweep.config.train.best_by, sweep.config.train.evaluate_every
-    lines = {name: _line(sweep, name, step, by) for cells in trials.values() for name in cells}
-    require_ended(sweep, [name for name, line in lines.items() if line is None])
+    found = {name: _line(sweep, name, step, by) for cells in trials.values() for name in cells}
+    require_ended(sweep, [name for name, line in found.items() if line is None])
+    lines = {name: line for name, line in found.items() if line is not None}
     for number, cells in trials.items():
-        if any(lines[name] is None for name in cells):
+        if not lines.keys() >= {*cells}:
             continue  # dropped before, or diverged
         value = mean_of([lines[name][by] for name in cells])
         if study.prunes(number, step // every, math.nan if value is None else value):
@@ -120,6 +120,8 @@ def _space(request: Request) -> dict[str, Draw]:
     before = read_asked(request.workdir)
     if before is None:
         raise UserError(f"{request.workdir}: no search here. Start one with --mode=search --config=….")
+    if VARIANT in before.space:
+        raise UserError(f"{request.workdir}: it draws variants, which a config file has: name it with --config=….")
     return before.space
 
 

@@ -45,7 +45,8 @@ class Study:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of qmc, since 2022
             made = SAMPLERS[sampler](optuna, seed)
-        direction = "maximize" if more_is_better else "minimize"
+        towards = optuna.study.StudyDirection
+        direction = towards.MAXIMIZE if more_is_better else towards.MINIMIZE
         self._study = optuna.create_study(direction=direction, sampler=made, pruner=PRUNERS[pruner](optuna))
         self._pruned = optuna.trial.TrialState.PRUNED
         self._trials: list[Any] = []
