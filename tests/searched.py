@@ -14,6 +14,8 @@ from attention_jax.sweeps.space import choice, log_uniform, uniform
 
 SPACE = {"x": uniform(-1, 1), "rate": log_uniform(1e-4, 1e-1), "kind": choice(("a", "b"))}
 NOISE = 0.3
+RATES, DROPOUTS = [1e-4, 1e-3, 1e-2, 1e-1], [0.0, 0.25, 0.5]
+SWEPT = {"experiment": "e", "seeds": [0], "precision": {}, "train": {"best_by": "validation.loss"}}
 
 
 def value(config, seed):
@@ -93,3 +95,16 @@ def one_step(config):
 
 def objective(config):
     return "validation.loss"
+
+
+def write_table(path, change=lambda cells: cells):
+    """The folder of a finished sweep whose losses are rate × dropout + seed."""
+    cells = [
+        {"overrides": {"rate": rate, "dropout": dropout}, "seed": seed, "status": "finished",
+         "learning": [[10, 9.0], [20, rate * dropout + seed]]}
+        for rate in RATES for dropout in DROPOUTS for seed in (0, 1)
+    ]  # fmt: skip
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(SWEPT))
+    (path / "result.json").write_text(json.dumps({"status": "finished", "seeds": [0], "cells": change(cells)}))
+    return path

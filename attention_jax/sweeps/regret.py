@@ -17,7 +17,7 @@ from jaxtyping import Float
 from attention_jax.errors import UserError
 from attention_jax.evaluation.metrics import metric
 from attention_jax.sweeps.folder import read_result, stored_config
-from attention_jax.sweeps.space import Overrides, Uniform, log_uniform, uniform
+from attention_jax.sweeps.space import Overrides, Uniform
 from attention_jax.sweeps.study import PRUNERS, SAMPLERS, Study, require_known
 
 WIDE = 8  # a grid whose ends differ by more is on the logarithm
@@ -36,10 +36,8 @@ class Table(NamedTuple):
     @property
     def space(self) -> dict[str, Uniform]:
         """What a search over the table draws from."""
-        return {
-            key: (log_uniform if values[0] > 0 and values[-1] / values[0] > WIDE else uniform)(values[0], values[-1])
-            for key, values in self.grid.items()
-        }
+        is_wide = {key: low > 0 and high / low > WIDE for key, (low, *_, high) in self.grid.items()}
+        return {key: Uniform(values[0], values[-1], log=is_wide[key]) for key, values in self.grid.items()}
 
     def nearest(self, overrides: Overrides) -> int:
         """The setting nearest to what was asked for."""
@@ -67,7 +65,7 @@ def read_table(path: Path) -> Table:
     if any(cell["status"] != "finished" for cell in cells):
         raise UserError(f"config.table={str(path)!r}: a cell did not finish: a table needs them all.")
     grid = {key: sorted({cell["overrides"][key] for cell in cells}) for key in cells[0]["overrides"]}
-    if not all(isinstance(value, (int, float)) for values in grid.values() for value in values):
+    if any(len(values) < 2 or not isinstance(values[0], (int, float)) for values in grid.values()):
         raise UserError(f"config.table={str(path)!r}: its settings are no grid of numbers.")
     sign = 1 if metric(by).more_is_better else -1
     curves = {
@@ -86,7 +84,8 @@ def play(table: Table, method: str, seed: int, budget: float, batch: int) -> lis
     sampler, _, pruner = method.partition("+")
     heights = table.heights[:, seed % table.heights.shape[1]]
     study = Study(table.space, sampler, pruner or "none", seed, more_is_better=True)
-    cost, told, best = 0.0, [], (-math.inf, -1)
+    told: list[Told] = []
+    cost, best = 0.0, (-math.inf, -1)
     for first in itertools.count(step=batch):
         settings = [table.nearest(overrides) for overrides in study.ask(batch)]
         paid, ended = _batch(study, first, heights[settings], pruner)
@@ -117,9 +116,11 @@ def _batch(
 
 def regrets(table: Table, told: Sequence[Told], seed: int, budgets: Sequence[float]) -> list[float]:
     """How far the choice at each budget lies from the best of the table, over the seeds that it was not told of."""
-    others = np.delete(table.heights[:, :, -1], seed % table.heights.shape[1], axis=1).mean(axis=1)
+    seeds = table.heights.shape[1]
+    kept = [other for other in range(seeds) if other != seed % seeds]
+    others: list[float] = table.heights[:, kept, -1].mean(axis=1).tolist()
     choices = [[one.setting for one in told if one.cost <= budget] for budget in budgets]
-    return [float(others.max() - (others[chosen[-1]] if chosen else others.min())) for chosen in choices]
+    return [max(others) - (others[chosen[-1]] if chosen else min(others)) for chosen in choices]
 
 
 def require_methods(methods: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Request
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.tasks.translation.model import build, init
-from configs import benchmark, kernel_regression, language_model, nmt, positional_encoding, sequence_layers
+from configs import benchmark, kernel_regression, language_model, nmt, positional_encoding, search, sequence_layers
 
 TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
 TRANSLATION = list(dict.fromkeys(TRANSLATION))
@@ -55,6 +55,7 @@ FILES = {
     "language_model": language_model,
     "nmt": nmt,
     "positional_encoding": positional_encoding,
+    "search": search,
     "sequence_layers": sequence_layers,
 }
 LARGE = 20_000_000
@@ -223,7 +224,9 @@ def test_a_configs_docstring_opens_with_the_command_that_runs_it(path):
     assert f"python launch.py --config=configs/{path.name}" in path.read_text(encoding="utf-8").split('"""')[1]
 
 
-@pytest.mark.parametrize(("name", "variant"), [*VARIANTS, ("benchmark", "all")])
+@pytest.mark.parametrize(
+    ("name", "variant"), [*VARIANTS, ("benchmark", "all"), ("search", "regret"), ("search", "smoke")]
+)
 def test_a_config_holds_no_lists_and_no_none(name, variant):
     values = flatten(FILES[name].get_config(variant).to_dict()).values()
     assert not [value for value in values if value is None or isinstance(value, list)]

@@ -1,17 +1,14 @@
 """Searches played over a table: what they pay, what they choose, and what that misses."""
 
-import json
-
 import numpy as np
 import pytest
 
 pytest.importorskip("optuna", reason='needs Optuna: pip install "attention_jax[search]"')
 
+from searched import DROPOUTS, RATES, write_table
+
 from attention_jax.errors import UserError
 from attention_jax.sweeps.regret import Table, Told, play, read_table, regrets, require_methods
-
-CONFIG = {"experiment": "e", "seeds": [0], "precision": {}, "train": {"best_by": "validation.loss"}}
-RATES, DROPOUTS = [1e-4, 1e-3, 1e-2, 1e-1], [0.0, 0.25, 0.5]
 
 
 def table_of(noise=0.0, evaluations=5):
@@ -67,21 +64,8 @@ def test_the_seed_that_chose_does_not_count():
         assert found == pytest.approx(max(others) - others[chosen])
 
 
-def written(path, change=lambda cells: cells):
-    """The folder of a finished sweep whose losses are rate × dropout + seed."""
-    cells = [
-        {"overrides": {"rate": rate, "dropout": dropout}, "seed": seed, "status": "finished",
-         "learning": [[10, 9.0], [20, rate * dropout + seed]]}
-        for rate in RATES for dropout in DROPOUTS for seed in (0, 1)
-    ]  # fmt: skip
-    path.mkdir()
-    (path / "config.json").write_text(json.dumps(CONFIG))
-    (path / "result.json").write_text(json.dumps({"status": "finished", "seeds": [0], "cells": change(cells)}))
-    return path
-
-
 def test_a_finished_sweep_is_a_table(tmp_path):
-    table = read_table(written(tmp_path / "sweep"))
+    table = read_table(write_table(tmp_path / "sweep"))
     assert table.heights.shape == (12, 2, 2)
     place = table.nearest({"rate": 1e-2, "dropout": 0.5})
     assert table.heights[place, :, -1] == pytest.approx([-0.005, -1.005])
@@ -97,7 +81,7 @@ def test_a_finished_sweep_is_a_table(tmp_path):
 )
 def test_what_is_no_table_is_refused(change, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        read_table(written(tmp_path / "sweep", change))
+        read_table(write_table(tmp_path / "sweep", change))
     with pytest.raises(UserError, match="holds no finished sweep"):
         read_table(tmp_path)
 
