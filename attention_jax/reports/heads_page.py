@@ -62,7 +62,7 @@ TEMPLATE = """<!doctype html>
   .written { position: sticky; top: 0; background: var(--back); padding: .5rem 0; border-bottom: 1px solid var(--line);
     z-index: 1; }
   .words { display: flex; flex-wrap: wrap; gap: .15rem .3rem; align-items: baseline; min-height: 2rem; }
-  .words b { font-weight: 400; color: var(--faint); min-width: 11rem; }
+  .words b { font-weight: 400; color: var(--faint); min-width: 15rem; }
   .words span { padding: 0 .3rem; border-radius: 4px; } .words .changed { outline: 2px solid rgb(var(--lost)); }
   .scroll { overflow-x: auto; }
   .layer { display: flex; gap: .5rem; margin: .3rem 0; } .layer > b { font-weight: 400; color: var(--faint);
@@ -81,7 +81,7 @@ TEMPLATE = """<!doctype html>
 <h1>{{ title }}</h1>
 {% for line in said %}<p>{{ line }}</p>
 {% endfor %}<p>Point at a map to read its weights: a row is a word that looks, a column a word that is looked at. A
-click switches the head off, another on again; below each is how much the loss rises without it, in nats a token.</p>
+click switches the head off, the next on again; below each is how much the loss rises without it, in nats a token.</p>
 <div class="written"><div class="words" id="whole"></div><div class="words" id="without"></div></div>
 <main></main>
 <div class="read"><div id="where">&nbsp;</div><div class="words" id="looked"></div></div>
@@ -122,7 +122,7 @@ const showWithout = (name, written) => {
 
 const draw = (canvas, weights) => {
   const [rows, columns] = [weights.length, weights[0].length];
-  const size = Math.max(2, Math.min(12, Math.floor(150 / Math.max(rows, columns))));
+  const size = Math.max(2, Math.min(12, Math.floor(120 / Math.max(rows, columns))));
   canvas.width = columns * size;
   canvas.height = rows * size;
   const context = canvas.getContext("2d");
@@ -157,7 +157,7 @@ const addHead = (row, kind, layer, head) => {
   const button = made("button", undefined, row);
   const canvas = made("canvas", undefined, button);
   canvases.push([canvas, weights]);
-  made("div", `head ${head + 1}: ${loss > 0 ? "+" : ""}${loss}`, button);
+  made("div", `head ${head + 1}: ${loss < 0 ? "−" : "+"}${Math.abs(loss)}`, button);
   button.setAttribute("aria-label", `${kind.kind}, ${name}`);
   button.addEventListener("pointermove", event => read(event, canvas, kind, weights, name));
   button.setAttribute("aria-pressed", "true");
@@ -225,7 +225,7 @@ def _maps(maps: HeadMaps, whole: Written) -> dict[str, Any]:
         "keys": list(maps.keys),
         "weights": np.round(weights, DIGITS).tolist(),
         "without": [[_compared(one, whole) for one in row] for row in maps.without],
-        "losses": [[float(f"{loss:.3g}") for loss in row] for row in np.asarray(maps.losses, np.float64)],
+        "losses": [[round(loss, DIGITS - 1) for loss in row] for row in np.asarray(maps.losses, np.float64).tolist()],
     }
 
 

@@ -68,8 +68,21 @@ def objective_of(config: ConfigDict, experiment: Experiment) -> str:
 
 
 def _planned(experiment: Experiment, request: Request, kept: dict[str, Together], cells: list[Overrides]) -> Sweep:
-    """The search's sweep with some cells planned; `kept` is what its programs share from batch to batch."""
-    return dataclasses.replace(make_plan(experiment, request._replace(space=lambda: cells)), kept=kept)
+    """The search's sweep, of some cells and no others; `kept` is what its programs share from batch to batch.
+
+    A batch that a kill left undone waits for its turn: what it is told of comes first.
+    """
+    sweep = make_plan(experiment, request._replace(space=lambda: cells))
+    planned = sweep.plan.cells.items()
+    names = {name for own in cells for name, cell in planned if own.items() <= cell.overrides.items()}
+    programs = [
+        program._replace(
+            waves=[[name for name in wave if name in names] for wave in program.waves]
+        )  # each at its number
+        for program in sweep.plan.programs
+    ]
+    plan = sweep.plan._replace(cells={name: cell for name, cell in planned if name in names}, programs=programs)
+    return dataclasses.replace(sweep, plan=plan, kept=kept)
 
 
 def _cells(trials: Sequence[Overrides], seeds: Sequence[int]) -> list[Overrides]:

@@ -118,16 +118,17 @@ def test_a_pruner_drops_the_worse_trials_and_what_diverged(pruner, more_is_bette
 def test_trials_that_are_pruned_end_at_their_rung_and_cannot_win(tmp_path, monkeypatch):
     config = config_of(pruner="median", trials=12, batch=6, choosing_seeds=1, reporting_seeds=1).unlock()
     config.train = {"steps": 30, "evaluate_every": 10, "best_by": "validation.loss"}
-    dropped = []
+    dropped, planned = [], []
 
     def train(sweep, rungs=None):
-        """Every cell has at each rung ten times its value; that of the first trial is the best."""
+        """Every cell has at each rung ten times its value."""
+        planned.append(len(sweep.plan.cells))
         for step in (*(rungs.steps if rungs else ()), 30):
             for name in (name for name in sweep.plan.cells if not sweep.is_done(name)):
                 own = sweep.config_of(name)
                 loss = value(own, own.seeds[0])
                 sweep.cell(name).mkdir(parents=True, exist_ok=True)
-                line = {"step": step, "seed": own.seeds[0], "validation.loss": 10 * loss}
+                line = {"step": step, "seed": own.seeds[0], "seconds": 0.0, "validation.loss": 10 * loss}
                 with open(sweep.cell(name) / "metrics.jsonl", "a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
                 if step == 30:
@@ -153,6 +154,10 @@ def test_trials_that_are_pruned_end_at_their_rung_and_cannot_win(tmp_path, monke
         == result["search"]["trials"][int(np.nanargmin(np.array(values, float)))]["overrides"]
     )
     assert {row["not counted"] for row in rows_of(tmp_path / "table.csv")} == {"", "1 dropped at a rung"}
+    before = len(dropped)
+    assert Searched().search(tmp_path)["search"] == result["search"]
+    assert len(dropped) == before
+    assert planned == [6, 12, 13] * 2  # what is planned already waits for its turn: for whom its pruner is told of
 
 
 def test_a_cell_that_fails_ends_the_search_and_is_tried_again(tmp_path, whole):
