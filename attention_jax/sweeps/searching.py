@@ -75,12 +75,9 @@ def _planned(experiment: Experiment, request: Request, kept: dict[str, Together]
     sweep = make_plan(experiment, request._replace(space=lambda: cells))
     planned = sweep.plan.cells.items()
     names = {name for own in cells for name, cell in planned if own.items() <= cell.overrides.items()}
-    programs = [
-        program._replace(
-            waves=[[name for name in wave if name in names] for wave in program.waves]
-        )  # each at its number
-        for program in sweep.plan.programs
-    ]
+    every = sweep.plan.programs
+    waves = [[[name for name in wave if name in names] for wave in program.waves] for program in every]  # as numbered
+    programs = [program._replace(waves=own) for program, own in zip(every, waves, strict=True)]
     plan = sweep.plan._replace(cells={name: cell for name, cell in planned if name in names}, programs=programs)
     return dataclasses.replace(sweep, plan=plan, kept=kept)
 
