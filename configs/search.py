@@ -3,9 +3,9 @@
     python launch.py --config=configs/search.py:table --workdir=runs/search-table
     python launch.py --config=configs/search.py --config.table=runs/search-table --workdir=runs/search
 
-The first trains the settings of a grid, learning rates × dropout on the embedded corpus with three seeds, as a sweep
-(an hour of two cores or so; `:smoke` instead of `:table` takes two minutes). The second plays searches over what was
-trained, twenty times each: it takes a minute, and any finished sweep over a grid of numbers. A real search is a mode:
+The first trains the settings of a grid, learning rates × dropout on the embedded corpus with three seeds, as a sweep,
+which is long: `:smoke` instead of `:table` trains a small one in a minute or two. The second plays searches over what
+was trained, twenty times each, in seconds; any finished sweep over a grid of numbers will do. A real search is a mode:
 
     python launch.py --config=configs/nmt.py --mode=search
 """

@@ -20,7 +20,7 @@ from configs.nmt import get_config
 
 
 def search():
-    return {"optimizer.learning_rate": log_uniform(1e-3, 1e-1), "model.kwargs.score": choice(("additive", "bilinear"))}
+    return {"optimizer.learning_rate": log_uniform(1e-3, 1e-1), "optimizer.warmup_steps": choice((2, 4))}
 """
 SEARCH = {"trials": 6, "batch": 3, "reporting_seeds": 2, "sampler": "tpe", "pruner": "halving"}
 
