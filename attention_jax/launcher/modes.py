@@ -155,10 +155,7 @@ def compile_(experiment: Experiment, request: Request) -> None:
 
 def sweep(experiment: Experiment, request: Request) -> None:
     """Plan what is missing of a sweep, do it with the engine that the config names, and answer."""
-    if is_search(request.workdir):
-        raise UserError(
-            f"{request.workdir}: holds a search. Go on with it: --mode=search; or choose another --workdir."
-        )
+    _refuse_search(request.workdir)
     if stores.mounted(request.workdir) and (request.config.sweep.engine != "inline" or not hosts.is_alone()):
         raise UserError(
             f"config.sweep.engine={request.config.sweep.engine!r}: one process alone sweeps in an object store: set "
@@ -201,6 +198,7 @@ def show_plan(experiment: Experiment, request: Request) -> None:
 
 def work_on_sweep(experiment: Experiment, request: Request) -> None:
     """Do what is missing of a planned sweep; what engines start."""
+    _refuse_search(request.workdir)
     work(open_sweep(experiment, request.workdir))
 
 
@@ -243,6 +241,12 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
 
 
 WRITING = ("train", "report", "sweep", "search", "work")  # modes that write in the workdir
+
+
+def _refuse_search(path: Path) -> None:
+    """Raise UserError where the folder is a search's, which plans its cells and drops them by itself."""
+    if is_search(path):
+        raise UserError(f"{path}: holds a search. Go on with it: --mode=search; or choose another --workdir.")
 
 
 def _require_one_run(request: Request, mode: str) -> None:

@@ -60,6 +60,8 @@ class Study:
 
     def prunes(self, number: int, step: int, value: float) -> bool:
         """Whether to drop a trial that has a value at a step; NaN where it diverged. The first answer stays."""
+        if math.isnan(value):
+            return True
         if (number, step) not in self._decided:
             self._trials[number].report(value, step)
             self._decided[number, step] = self._trials[number].should_prune()

@@ -11,6 +11,8 @@ from searched import SPACE, Killed, Searched, config_of, value
 from sweeper import rows_of
 
 from attention_jax.errors import UserError
+from attention_jax.launcher.modes import MODES
+from attention_jax.runs.experiment import Request
 from attention_jax.runs.folder import write_result
 from attention_jax.sweeps import searching
 from attention_jax.sweeps.space import choice, uniform
@@ -210,6 +212,18 @@ def test_a_package_that_a_sampler_lacks_is_named_with_the_command_that_brings_it
 def test_a_folder_holds_one_search(whole, asked, message):
     with pytest.raises(UserError, match=message):
         Searched(0).search(whole[0], **asked)
+
+
+@pytest.mark.parametrize("mode", ["sweep", "work"])
+def test_a_searchs_folder_is_gone_on_with_as_a_search_alone(whole, mode):
+    with pytest.raises(UserError, match="holds a search. Go on with it: --mode=search"):
+        MODES[mode](Searched().experiment, Request(config_of(), whole[0], 0.0, False))
+
+
+def test_a_sweeps_folder_is_not_gone_on_with_as_a_search(tmp_path):
+    (tmp_path / "plan.json").touch()
+    with pytest.raises(UserError, match="holds a sweep, not a search"):
+        Searched().search(tmp_path)
 
 
 def test_trials_that_the_results_do_not_lead_to_are_refused(whole, tmp_path):
