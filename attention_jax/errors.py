@@ -10,6 +10,7 @@ EXTRAS = {
     "tensorflow_datasets": "tfds",
     "importlib_resources": "tfds",
     "submitit": "slurm",
+    "optuna": "search",
     "libtpu": "compile",
     "gcsfs": "gcs",
     "tokamax": "tokamax",

@@ -9,8 +9,8 @@ Models and corpora are the keys of MODELS and CORPORA below; the embedded corpus
 
 from ml_collections import ConfigDict
 
-from attention_jax.sweeps.settings import POPULATION, SWEEP
-from attention_jax.sweeps.space import chain, grid, product, seeds
+from attention_jax.sweeps.settings import POPULATION, SEARCH, SWEEP
+from attention_jax.sweeps.space import chain, grid, log_uniform, product, seeds, uniform
 from attention_jax.training.hyper import UNSET
 from attention_jax.training.placement import MESH
 
@@ -318,6 +318,7 @@ def get_config(variant="bahdanau,embedded"):
             "distributed": "off",  # hosts: auto (SLURM, TPU, GKE, Open MPI), or the first one's HOST:PORT
             "population": POPULATION,
             "sweep": SWEEP,
+            "search": SEARCH,
         }
     )
 
@@ -327,6 +328,11 @@ def rates(variant):
     return product(
         grid("optimizer.learning_rate", (1e-3, 2e-3, 5e-3, 1e-2)), grid("optimizer.dropout", (0.0, 0.1, 0.3)), seeds(5)
     )
+
+
+def search():
+    """What --mode=search draws from."""
+    return {"optimizer.learning_rate": log_uniform(3e-4, 3e-2), "optimizer.dropout": uniform(0, 0.5)}
 
 
 def models(variant):

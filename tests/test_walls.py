@@ -27,7 +27,17 @@ ROOMS = {
 # The one exception meant for users, how a file is written whole, what processes agree on, how one is stopped, where
 # folders of stores are, and what a terminal is shown.
 EVERYWHERE = {"errors", "files", "hosts", "stopping", "stores", "terminal"}
-HEAVY = ("matplotlib", "tensorflow_datasets", "orbax", "sacrebleu", "tensorboardX", "scipy", "jinja2", "submitit")
+HEAVY = (
+    "matplotlib",
+    "tensorflow_datasets",
+    "orbax",
+    "sacrebleu",
+    "tensorboardX",
+    "scipy",
+    "jinja2",
+    "submitit",
+    "optuna",
+)
 
 
 def imports(path):

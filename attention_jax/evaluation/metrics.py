@@ -87,6 +87,7 @@ METRICS = (
     Metric("curves.token_accuracy.*", MORE, 0, 1, "share"),
     Metric("curves.exact_match.*", MORE, 0, 1, "share"),
     Metric("curves.perplexity*.*", LESS, 1, math.inf, "perplexity a token", TOKENS, is_log=True),
+    Metric("regret.*", LESS, 0, math.inf, "of the metric that is searched for"),
     Metric("mrr", MORE, 0, 1, "mean reciprocal rank"),
     Metric("*kendall_tau", MORE, -1, 1, "τ"),
     Metric("*total_variation", NEITHER, 0, 1, "share"),

@@ -5,6 +5,7 @@ import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import app
 from ml_collections import ConfigDict, config_flags
@@ -17,7 +18,7 @@ from attention_jax.launcher.modes import MODES, WRITING
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.machine import set_up
 from attention_jax.runs.provenance import provenance
-from attention_jax.sweeps.folder import is_sweep
+from attention_jax.sweeps.folder import is_search, is_sweep
 from attention_jax.training.progress import tell
 
 
@@ -52,7 +53,7 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
     if flags.DEBUG_NANS.value and mode != "train":
         raise UserError(f"--debug_nans: is for --mode=train, and this is {mode}: train the cell or run in question.")
     set_up(config.precision)
-    if asked is None or flags.config_name()[0] == stored.__file__:
+    if asked is None or _is_stored():
         stored.require_own(workdir, config)
     request = Request(
         config,
@@ -69,7 +70,8 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
         runs=runs,
         metrics=tuple(flags.METRIC.value),
         space=_space if asked is not None else None,
-        configure=_configure,
+        search=_search if asked is not None and mode == "search" and not _is_stored() else None,
+        configure=_configure if asked is not None else lambda variant: config,
         command=tuple(command),
     )
     with stores.working_in(workdir, tell) if mode in WRITING else contextlib.nullcontext():
@@ -92,6 +94,8 @@ def _mode(config: ConfigDict, workdir: Path) -> str:
     """The mode asked for, or what the config is for, or what goes on with the folder."""
     if flags.MODE.value is not None:
         return flags.MODE.value
+    if is_search(workdir):
+        return "search"
     return "sweep" if is_sweep(workdir) or ("sweep" in config and config.sweep.by_default) else "train"
 
 
@@ -100,13 +104,24 @@ def _default_workdir() -> Path:
         raise UserError("name an experiment with --config=configs/…, or a run with --workdir=…")
     file, variant = flags.config_name()
     name, sweep = "-".join((Path(file).stem, *variant.split(","))).rstrip("-"), flags.SWEEP.value
-    of_sweep = _mode(flags.CONFIG.value, Path()) in ("sweep", "plan")
-    return Path("runs") / (f"{name}-sweep" + f"-{sweep}" * bool(sweep) if of_sweep else name)
+    mode = _mode(flags.CONFIG.value, Path())
+    ends = {"sweep": "-sweep", "plan": "-sweep", "search": "-search"}
+    return Path("runs") / (name + ends.get(mode, "") + f"-{sweep}" * bool(sweep and mode in ("sweep", "plan")))
 
 
 def _space() -> list[dict]:
     """The cells of the config file's sweep that --sweep names."""
     return config_files.space(*flags.config_name(), flags.SWEEP.value)
+
+
+def _search() -> dict[str, Any]:
+    """What the config file's search draws from."""
+    return config_files.search(*flags.config_name())
+
+
+def _is_stored() -> bool:
+    """Whether the config is a run's own, which is no file of a user's."""
+    return flags.config_name()[0] == stored.__file__
 
 
 def _configure(variant: str) -> ConfigDict:

@@ -3,6 +3,7 @@
 import inspect
 import runpy
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -42,3 +43,15 @@ def space(file: str, variant: str = "", name: str = "") -> list[dict]:
         return defined["sweep"](**{key: value for key, value in asked.items() if value and key in takes})
     except ValueError as error:
         raise UserError(f"--sweep={name}: {error}" if name else f"{file}: {error}") from None
+
+
+def search(file: str, variant: str = "") -> dict[str, Any]:
+    """What a file's search draws from, a draw a key. Raises UserError where there is none."""
+    defined = runpy.run_path(file)
+    if "search" not in defined:
+        raise UserError(f"{file}: has no search(), the draws that --mode=search tries: {{KEY: uniform(0, 0.3), …}}.")
+    takes = inspect.signature(defined["search"]).parameters
+    try:
+        return defined["search"](*[variant] * bool(variant and takes))
+    except ValueError as error:
+        raise UserError(f"{file}: {error}") from None

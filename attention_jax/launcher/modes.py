@@ -11,6 +11,7 @@ from attention_jax import hosts, stopping, stores
 from attention_jax.errors import UserError
 from attention_jax.launcher.compilation import compile_step
 from attention_jax.launcher.description import describe_step
+from attention_jax.launcher.search import print_answer, search
 from attention_jax.reports.page import show
 from attention_jax.reports.run import estimate, run_page
 from attention_jax.runs.code import Code, changed_since
@@ -18,7 +19,6 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Experiment, Request, Session, as_list, finished, made_by
 from attention_jax.runs.folder import (
     Run,
-    hold,
     read_config,
     refuse_other,
     to_json,
@@ -27,13 +27,11 @@ from attention_jax.runs.folder import (
 )
 from attention_jax.runs.gaining import gain_seeds
 from attention_jax.runs.lines import read_lines, read_whole
-from attention_jax.runs.links import refuse_links
 from attention_jax.runs.taking import take
 from attention_jax.runs.training import train_run
-from attention_jax.sweeps.answer import write_answer
 from attention_jax.sweeps.comparing import compare_runs
 from attention_jax.sweeps.engines import ENGINES, Work
-from attention_jax.sweeps.folder import Sweep, current_code, failures, is_sweep, open_sweep, refuse_sweep
+from attention_jax.sweeps.folder import current_code, failures, is_search, is_sweep, open_sweep, refuse_sweep
 from attention_jax.sweeps.planning import describe_plan, make_plan, preview
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.sweeps.sharing import share_work
@@ -98,7 +96,7 @@ def report(experiment: Experiment, request: Request) -> None:
     if is_sweep(request.workdir):
         sweep = open_sweep(experiment, request.workdir)
         refuse_other(sweep.path, without_settings(sweep.config), without_settings(request.config))
-        return _print_answer(dataclasses.replace(sweep, config=request.config))
+        return print_answer(dataclasses.replace(sweep, config=request.config))
     request = request._replace(config=without_settings(request.config))
     with request.open() as run:
         result = run.result()
@@ -157,6 +155,7 @@ def compile_(experiment: Experiment, request: Request) -> None:
 
 def sweep(experiment: Experiment, request: Request) -> None:
     """Plan what is missing of a sweep, do it with the engine that the config names, and answer."""
+    _refuse_search(request.workdir)
     if stores.mounted(request.workdir) and (request.config.sweep.engine != "inline" or not hosts.is_alone()):
         raise UserError(
             f"config.sweep.engine={request.config.sweep.engine!r}: one process alone sweeps in an object store: set "
@@ -184,7 +183,7 @@ def sweep(experiment: Experiment, request: Request) -> None:
         lines = [f"{len(failed)} of {len(cells)} cells failed, {missing} are missing:", *lines]
     try:
         if order.done():
-            _print_answer(planned)
+            print_answer(planned)
     except UserError as error:
         lines = [str(error), *lines]
     if lines:
@@ -199,6 +198,7 @@ def show_plan(experiment: Experiment, request: Request) -> None:
 
 def work_on_sweep(experiment: Experiment, request: Request) -> None:
     """Do what is missing of a planned sweep; what engines start."""
+    _refuse_search(request.workdir)
     work(open_sweep(experiment, request.workdir))
 
 
@@ -211,14 +211,6 @@ def compare(experiment: Experiment, request: Request) -> None:
     else:
         write_whole(Path(request.output), f"{text}\n")
         put(request.output)
-
-
-def _print_answer(sweep: Sweep) -> None:
-    refuse_links(sweep.path)
-    with hold(sweep.path, wait=True):
-        page = write_answer(sweep)
-        put((sweep.path / "table.md").read_text(encoding="utf-8"))
-    put(page)
 
 
 def _alone(mode: Callable[[Experiment, Request], None]) -> Callable[[Experiment, Request], None]:
@@ -243,11 +235,18 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
     "compile": _alone(compile_),
     "sweep": sweep,
     "plan": show_plan,
+    "search": search,
     "work": work_on_sweep,
 }
 
 
-WRITING = ("train", "report", "sweep", "work")  # modes that write in the workdir
+WRITING = ("train", "report", "sweep", "search", "work")  # modes that write in the workdir
+
+
+def _refuse_search(path: Path) -> None:
+    """Raise UserError where the folder is a search's, which plans its cells and drops them by itself."""
+    if is_search(path):
+        raise UserError(f"{path}: holds a search. Go on with it: --mode=search; or choose another --workdir.")
 
 
 def _require_one_run(request: Request, mode: str) -> None:

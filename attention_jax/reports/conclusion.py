@@ -31,3 +31,5 @@ class Conclusion(NamedTuple):
     figures: list[Figure]
     tables: list[Table]
     leads: bool = True  # whether it comes before the table of settings; what is of the test split does not
+    said: tuple[str, ...] = ()  # the first sentences of all; empty: what the table of settings says
+    notes: tuple[str, ...] = ()

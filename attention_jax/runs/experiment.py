@@ -94,6 +94,7 @@ class Request(NamedTuple):
     runs: tuple[Path, ...] = ()  # that are compared, the baseline first
     metrics: tuple[str, ...] = ()  # by which they are
     space: Callable[[], list[dict]] | None = None  # the cells of a sweep over this config
+    search: Callable[[], Mapping[str, Any]] | None = None  # what a search over this config draws from, a draw a key
     configure: Callable[[str], ConfigDict] | None = None  # a variant's config; "": this one
     command: tuple[str, ...] = ()  # starts the launcher
 

@@ -1,7 +1,7 @@
 """A sweep's answer: its cells read, its settings compared, and tables, figures and a page written. Nothing is run."""
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import finished, made_by
 from attention_jax.runs.folder import Run, to_json, write_result, write_whole
 from attention_jax.sweeps.cells import index_of
-from attention_jax.sweeps.folder import Sweep, failures, read_result, require_metrics
+from attention_jax.sweeps.folder import Sweep, failures, is_search, read_result, require_metrics
 from attention_jax.sweeps.records import records_of, write_cells
 
 ENDS = {"diverged": "diverged", "dropped": "dropped at a rung"}
@@ -53,16 +53,22 @@ UNKNOWN = (
 )
 
 
-def write_answer(sweep: Sweep) -> Path:
+def write_answer(
+    sweep: Sweep, compared: Sweep | None = None, conclude: Callable[[list[Answer]], Conclusion] | None = None
+) -> Path:
     """Read every cell, and write table.md, .csv and .tex, tables/, result.json, figures/ and report.html; its path.
+
+    Of a search, `compared` are the cells that the table of settings is of, and `conclude` says what leads it.
 
     Raises UserError where no cell is done, or none has a metric that was asked for.
     """
-    answers = compare(sweep)
+    answers = compare(compared or sweep)
     folder = sweep.path / "figures"
     folder.mkdir(exist_ok=True)
     palette, found = palette_of(answers[0]), Conclusion({}, [], [])
-    if sweep.experiment.conclude is not None:
+    if conclude is not None:
+        found = conclude(answers)
+    elif sweep.experiment.conclude is not None:
         found = sweep.experiment.conclude(sweep.config, _ended_cells(sweep), folder, palette)
     result = {**found.result, "orders": {**found.result.get("orders", {}), **_orders(answers)}}
     status = "finished" if all(map(sweep.is_done, sweep.plan.cells)) else "unfinished"
@@ -79,7 +85,7 @@ def _page(sweep: Sweep, answers: Sequence[Answer], found: Conclusion, palette: M
     ours, costs = [main, *difference_tables(answers), *grids], cost_tables(answers[0])
     before = [*found.tables, *ours] if found.leads else ours
     after = costs if found.leads else [*found.tables, *costs]
-    sentences, notes = said(answers), [*notes_of(answers), *no_grid]
+    sentences, notes = found.said or said(answers), [*found.notes, *notes_of(answers), *no_grid]
     write_tables(main, [table for table in (*before, *after) if table is not main], sweep.path, sentences, notes)
     drawn = figures_of(answers, sweep.path / "figures", palette)
     return render(
@@ -161,7 +167,12 @@ def _named(sweep: Sweep) -> list[_Named]:
 
 
 def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int | None]:
-    """The index of each setting's baseline, which agrees with it on `config.sweep.within`; None where there is none."""
+    """The index of each setting's baseline, which agrees with it on `config.sweep.within`; None where there is none.
+
+    No trial of a search is one.
+    """
+    if is_search(sweep.path):
+        return [None] * len(every)
     indices = {names[0]: index for index, names in enumerate(every)}
     found: list[int | None] = [None] * len(every)
     for names in sweep.agreeing(indices):

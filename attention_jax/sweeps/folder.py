@@ -9,6 +9,7 @@ SWEEP/result.json      the settings in order, what the experiment says of all ce
 SWEEP/table.md         the answer to read: its sentence, tables and notes; table.csv and .tex have the settings,
 SWEEP/tables/          and these every other table, folded ones too
 SWEEP/cells.csv        these records, a row a cell and seed: every override, its status, its folder, every metric
+SWEEP/search.json      of a search alone: what it draws from, and the trials that were asked for, a batch a list
 SWEEP/by_setting/      a link to each cell by its setting: score=cosine,seed=1 → ../cells/NAME
 """
 
@@ -28,7 +29,7 @@ from attention_jax.evaluation.metrics import require_comparable
 from attention_jax.files import read_json
 from attention_jax.runs.code import Code, code_of, shown
 from attention_jax.runs.config import nested
-from attention_jax.runs.experiment import Experiment
+from attention_jax.runs.experiment import Experiment, Together
 from attention_jax.runs.folder import read_config
 from attention_jax.runs.forms import as_result
 from attention_jax.sweeps.cells import VARIANT
@@ -48,6 +49,7 @@ class Sweep:
     config: ConfigDict
     plan: Plan
     scratch: Path | None = None  # for data that the folder lacks, while a sweep is only previewed
+    kept: dict[str, Together] | None = None  # what programs share, for the batches of a search to come; None: not kept
 
     def cell(self, name: str) -> Path:
         """A cell's run folder."""
@@ -191,6 +193,11 @@ def read_result(cell: Path) -> dict | None:
 def is_sweep(path: Path) -> bool:
     """Whether the folder is a sweep's."""
     return (path / "plan.json").exists()
+
+
+def is_search(path: Path) -> bool:
+    """Whether the folder is a search's, which is a sweep that chose its own cells."""
+    return (path / "search.json").exists()
 
 
 def refuse_sweep(path: Path, mode: str, flag: str) -> None:

@@ -36,7 +36,7 @@ from attention_jax.sweeps.folder import (
 from attention_jax.sweeps.matching import matched
 from attention_jax.sweeps.plan import LOOP, VMAP, extend, only, read_plan, require_dynamic
 from attention_jax.sweeps.plan import to_json as plan_to_json
-from attention_jax.sweeps.settings import SECTIONS, without_settings
+from attention_jax.sweeps.settings import without_settings
 from attention_jax.training.cost import cost
 from attention_jax.training.hyper import dynamic_keys
 from attention_jax.training.placement import mesh_of_state
@@ -169,7 +169,7 @@ def _of_other_code(sweep: Sweep, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
-    missing = [name for name in SECTIONS if name not in config]
+    missing = [name for name in ("sweep", "population") if name not in config]
     if missing:
         raise UserError(f"config has no section {missing[0]!r}, which a sweep needs: attention_jax/sweeps/settings.py.")
     require_dynamic(config.population.dynamic, dynamic_keys(flatten(config), experiment.dynamic))

@@ -1,4 +1,4 @@
-"""How a sweep runs: two sections that a config may have, which change no cell and are not part of one."""
+"""How a sweep or a search runs: sections that a config may have, which change no cell and are not part of one."""
 
 from ml_collections import ConfigDict
 
@@ -31,7 +31,17 @@ POPULATION = {
     "across": False,  # whether settings of different programs are ranked together
 }
 
-SECTIONS = {"sweep": SWEEP, "population": POPULATION}
+SEARCH = {
+    "sampler": "tpe",  # Optuna's, which asks for settings: tpe, random, qmc, or gp (needs PyTorch)
+    "pruner": "none",  # which drops settings at every evaluation but the last: median, halving
+    "trials": 32,  # settings in all
+    "batch": 8,  # of them asked for at once, which train together
+    "choosing_seeds": 1,  # of a trial, from 0; what is told of it is their mean
+    "reporting_seeds": 3,  # the next ones, of the winner alone: its estimate, for the seeds that chose were lucky
+    "seed": 0,  # of the sampler
+}
+
+SECTIONS = {"sweep": SWEEP, "population": POPULATION, "search": SEARCH}
 
 
 def without_settings(config: ConfigDict) -> ConfigDict:

@@ -4,21 +4,21 @@ from pathlib import Path
 
 from attention_jax.runs.folder import Busy, hold
 from attention_jax.sweeps.folder import Sweep
-from attention_jax.sweeps.working import work
+from attention_jax.sweeps.working import Rungs, work
 from attention_jax.training.progress import tell
 
 
-def share_work(sweep: Sweep) -> None:
+def share_work(sweep: Sweep, rungs: Rungs | None = None) -> None:
     """Do what is missing; then wait for what other processes do, and go on where one of them ends before it is done.
 
     Raises Interrupted where asked to stop.
     """
-    work(sweep)
+    work(sweep, rungs)
     while (other := _held_by_another(sweep)) is not None:
         tell(f"{sweep.path}: another process works on what is left: waiting for it (Ctrl-C stops; it goes on)")
         with hold(other, wait=True):
             pass
-        work(sweep)
+        work(sweep, rungs)
 
 
 def _held_by_another(sweep: Sweep) -> Path | None:

@@ -3,13 +3,15 @@
     product(grid("optimizer.learning_rate", (1e-3, 3e-3)), grid("model.kwargs.layers", (1, 2)), seeds(5))
 
 is twenty of them: `{"optimizer.learning_rate": 0.001, "model.kwargs.layers": 1, "seeds": (0,)}` and so on. A key is
-a config's; `variant` is the config file's own.
+a config's; `variant` is the config file's own. What a search draws from is plain data too, a draw a key:
+
+    {"optimizer.learning_rate": log_uniform(1e-4, 1e-1), "optimizer.dropout": uniform(0, 0.3)}
 """
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +19,31 @@ from attention_jax.errors import UserError
 
 Overrides = dict[str, Any]
 Space = list[Overrides]
-Draw = Callable[[np.random.Generator], Any]
+
+
+class Uniform(NamedTuple):
+    """Numbers between `low` and `high`: all alike likely, or every factor where `log`."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __call__(self, generator: np.random.Generator) -> float:
+        if self.log:
+            return float(np.exp(generator.uniform(np.log(self.low), np.log(self.high))))
+        return float(generator.uniform(self.low, self.high))
+
+
+class Choice(NamedTuple):
+    """Values, all alike likely."""
+
+    values: tuple[Any, ...]
+
+    def __call__(self, generator: np.random.Generator) -> Any:
+        return self.values[int(generator.integers(len(self.values)))]
+
+
+Draw = Uniform | Choice
 
 
 def grid(key: str, values: Sequence[Any]) -> Space:
@@ -71,20 +97,20 @@ def random(n: int, key: int, **draws: Draw) -> Space:
 def uniform(low: float, high: float) -> Draw:
     """A number between `low` and `high`, all alike likely."""
     _require_order(low, high, -math.inf)
-    return lambda generator: float(generator.uniform(low, high))
+    return Uniform(low, high)
 
 
 def log_uniform(low: float, high: float) -> Draw:
     """exp of a number between ln `low` and ln `high`: every factor alike likely."""
     _require_order(low, high, 0)
-    return lambda generator: float(np.exp(generator.uniform(np.log(low), np.log(high))))
+    return Uniform(low, high, log=True)
 
 
 def choice(values: Sequence[Any]) -> Draw:
     """One of the values, all alike likely."""
     if not len(values):
         raise UserError("sweep: choice(()) has no values.")
-    return lambda generator: values[int(generator.integers(len(values)))]
+    return Choice(tuple(values))
 
 
 def _merged(cells: Sequence[Mapping[str, Any]]) -> Overrides:

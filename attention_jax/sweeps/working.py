@@ -5,9 +5,9 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -24,10 +24,18 @@ from attention_jax.sweeps.population import Wave, train_wave
 from attention_jax.training.storage import delete, remove, steps_in
 
 
-def work(sweep: Sweep) -> None:
+class Rungs(NamedTuple):
+    """Steps at which the cells of all programs stop together, and what writes the results of those that it drops."""
+
+    steps: Sequence[int]
+    drop: Callable[[Sweep, Sequence[str], int], None]
+
+
+def work(sweep: Sweep, rungs: Rungs | None = None) -> None:
     """Do what is missing and what no other process does at this moment.
 
-    Programs that no other process works on come first: every process that joins one compiles it again.
+    Programs that no other process works on come first: every process that joins one compiles it again. Where no rungs
+    are given, they are those of `config.population.across`.
 
     A cell that fails is put down in its error.txt and stops nothing else. Raises Interrupted where asked to stop, and
     UserError where the plan is of other code.
@@ -39,10 +47,10 @@ def work(sweep: Sweep) -> None:
         )
     steps = sum(sweep.steps(program) * len(wave) for program, wave in _missing(sweep))
     population = sweep.config.population
+    rungs = rungs or Rungs(population.rungs if population.across else (), drop_worst)
     with Bar(steps, 0) as bar:
-        if population.across:
-            for rung in population.rungs:
-                _climb(sweep, rung, bar)
+        for rung in rungs.steps:
+            _climb(sweep, rung, rungs.drop, bar)
         for program in sweep.plan.programs:
             with contextlib.suppress(Busy), hold(sweep.path / "waves" / program.name):
                 _work_on(sweep, program, None, bar)
@@ -50,7 +58,7 @@ def work(sweep: Sweep) -> None:
             _work_on(sweep, program, None, bar)
 
 
-def _climb(sweep: Sweep, rung: int, bar: Bar) -> None:
+def _climb(sweep: Sweep, rung: int, drop: Callable[[Sweep, Sequence[str], int], None], bar: Bar) -> None:
     """Bring every program's cells to a rung, whoever trains them, and rank them all together."""
     programs = [program for program in sweep.plan.programs if rung < sweep.steps(program)]
     for wait in (False, True):  # first what nobody works on; then wait for what others do
@@ -58,7 +66,7 @@ def _climb(sweep: Sweep, rung: int, bar: Bar) -> None:
             _work_on(sweep, program, rung, bar, wait)
     with hold(sweep.path / "waves" / f"rung-{rung}", True):
         names = [name for program in programs for wave in program.waves for name in wave]
-        drop_worst(sweep, names, rung)
+        drop(sweep, names, rung)
 
 
 def _work_on(sweep: Sweep, program: Program, rung: int | None, bar: Bar, wait: bool = False) -> None:
@@ -196,8 +204,13 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
     that a restart drops the same. Raises UserError where nothing was measured there.
     """
     for name, last in hosts.by_first(lambda: _worst(sweep, names, step)):
-        with _open_cell(sweep, name) as run:
-            _write_result(run, {**finished(sweep.config_of(name), {"step": step, "last": last}), "status": "dropped"})
+        drop_cell(sweep, name, step, last)
+
+
+def drop_cell(sweep: Sweep, name: str, step: int, last: Mapping[str, Any]) -> None:
+    """Write the result of a cell that goes no further than a rung; `last` is the line that it was dropped by."""
+    with _open_cell(sweep, name) as run:
+        _write_result(run, {**finished(sweep.config_of(name), {"step": step, "last": last}), "status": "dropped"})
 
 
 def _worst(sweep: Sweep, names: Sequence[str], step: int) -> list[tuple[str, dict[str, Any]]]:
@@ -233,9 +246,14 @@ def _height(sweep: Sweep, setting: Sequence[str], lines: Mapping[str, list[dict[
 
 def _together(sweep: Sweep, program: Program) -> Together:
     """What a program's cells share; their data is imported by one process, for which others wait."""
-    first = sweep.config_of(program.waves[0][0])
-    with hold(sweep.data_of(program).parent, wait=True):
-        return sweep.experiment.together(sweep.experiment.open(first, sweep.data_of(program)), program.how)
+    kept = {} if sweep.kept is None else sweep.kept
+    if program.name not in kept:
+        first = sweep.config_of(program.waves[0][0])
+        with hold(sweep.data_of(program).parent, wait=True):
+            kept[program.name] = sweep.experiment.together(
+                sweep.experiment.open(first, sweep.data_of(program)), program.how
+            )
+    return kept[program.name]
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from configs import (
     language_model,
     nmt,
     positional_encoding,
+    search,
     sequence_layers,
 )
 
@@ -53,7 +54,6 @@ LATER = (
     "luong_general,embedded", "luong_local_p,embedded", "transformer_base,embedded", "bahdanau,tatoeba_600",
     "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel", "bahdanau,tfds", "core", "costs", "smoke",
     "two_layers,text",
-    "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel", "bahdanau,tfds", "core", "costs",
 )  # fmt: skip
 RUN = [pytest.param(*pair, marks=[pytest.mark.slow] if pair[1] in LATER else []) for pair in VARIANTS]
 DESCRIBED = [
@@ -76,6 +76,7 @@ FILES = {
     "language_model": language_model,
     "nmt": nmt,
     "positional_encoding": positional_encoding,
+    "search": search,
     "sequence_layers": sequence_layers,
 }
 LARGE = 20_000_000
@@ -269,7 +270,9 @@ def test_a_configs_docstring_opens_with_the_command_that_runs_it(path):
     assert f"python launch.py --config=configs/{path.name}" in path.read_text(encoding="utf-8").split('"""')[1]
 
 
-@pytest.mark.parametrize(("name", "variant"), [*VARIANTS, ("benchmark", "all")])
+@pytest.mark.parametrize(
+    ("name", "variant"), [*VARIANTS, ("benchmark", "all"), ("search", "regret"), ("search", "smoke")]
+)
 def test_a_config_holds_no_lists_and_no_none(name, variant):
     values = flatten(FILES[name].get_config(variant).to_dict()).values()
     assert not [value for value in values if value is None or isinstance(value, list)]

@@ -28,3 +28,13 @@ def test_a_config_that_builds_on_another_takes_the_file_beside_it(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     config = config_files.config(config_files.find("configs/sequence_layers.py"), "translation")
     assert config.model.name == "transformer"
+
+
+def test_what_a_search_draws_from_is_a_files_search(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert {*config_files.search(config_files.find("configs/nmt.py"), "bahdanau,embedded")} == {
+        "optimizer.learning_rate",
+        "optimizer.dropout",
+    }
+    with pytest.raises(UserError, match=r"kernel_regression.py: has no search\(\), the draws that --mode=search tries"):
+        config_files.search(config_files.find("configs/kernel_regression.py"))

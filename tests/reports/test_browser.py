@@ -1,14 +1,12 @@
 """The page in a real browser, where there is one: a click sorts, the console stays silent, nothing scrolls sideways."""
 
 import re
-import shutil
-import subprocess
 
 import pytest
+from browser import dom_of, needs_browser
 
 from attention_jax.reports.page import Estimate, Table, render
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CLICKS = """
 <script>
 const said = [];
@@ -36,15 +34,7 @@ addEventListener("load", () => {
 """
 
 
-def dom_of(page, folder, *flags):
-    """A page's elements once its scripts have run."""
-    (folder / "page.html").write_text(page, encoding="utf-8")
-    quiet = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
-    asked = [BROWSER, *quiet, *flags, f"file://{folder / 'page.html'}"]
-    return subprocess.run(asked, capture_output=True, text=True, timeout=120, check=True).stdout
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
+@needs_browser
 @pytest.mark.parametrize(("columns", "wide"), [(5, 0), (8, 0), (30, 1)])
 def test_a_table_of_many_estimates_fits_a_laptop_whose_intervals_go_under_their_means(tmp_path, columns, wide):
     row = [Estimate(index + 0.2345, index + 0.1234, index + 0.3456) for index in range(columns)]
@@ -53,7 +43,7 @@ def test_a_table_of_many_estimates_fits_a_laptop_whose_intervals_go_under_their_
     assert f'<pre id="seen">2 {wide}</pre>' in dom_of(page, tmp_path, "--window-size=1280,800")
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
+@needs_browser
 def test_a_click_on_a_heading_sorts_and_another_sorts_the_other_way(tmp_path):
     rows = [("a", 10.0, "x"), ("b", 9.5, ""), ("c", 1e-7, "y"), ("d", "", "w"), ("e", 100.0, "z")]
     page = render("Sorting", [Table("table", ("name", "value", "word"), rows)], [], "")
@@ -69,7 +59,7 @@ STRANGERS = """
 """
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
+@needs_browser
 def test_no_script_runs_but_the_pages_own_even_where_it_was_not_escaped(tmp_path):
     page = render("Mine", [Table("t", ("name",), [("a",), ("b",)])], [], "")
     dom = dom_of(page.replace("</h1>", f"</h1>{STRANGERS}"), tmp_path)

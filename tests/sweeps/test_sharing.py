@@ -17,7 +17,7 @@ def test_what_another_process_works_on_is_waited_for_and_what_it_leaves_is_done(
     other = contextlib.ExitStack()
     other.enter_context(hold(tmp_path / "waves" / "program-0"))
 
-    def work(given):
+    def work(given, rungs):
         times.append(given)
         if len(times) == 1:
             threading.Timer(0.5, other.close).start()  # killed, its cell not done
@@ -33,7 +33,7 @@ def test_what_another_process_works_on_is_waited_for_and_what_it_leaves_is_done(
 def test_nothing_is_waited_for_where_a_cell_failed_or_all_are_done(tmp_path, monkeypatch):
     sweep = sweep_of(tmp_path, {1.0: {0: 0.1}})
     times = []
-    monkeypatch.setattr(sharing, "work", times.append)
+    monkeypatch.setattr(sharing, "work", lambda given, rungs: times.append(given))
     with hold(tmp_path / "waves" / "program-0"):
         sharing.share_work(sweep)
     assert times == [sweep]

@@ -1,0 +1,83 @@
+"""The answer of a search: a sweep's, over the seeds that chose, led by the winner over seeds that chose nothing."""
+
+import dataclasses
+from collections.abc import Collection
+from pathlib import Path
+
+from attention_jax.errors import UserError
+from attention_jax.evaluation.comparison import Interval
+from attention_jax.reports.conclusion import Conclusion
+from attention_jax.reports.page import Estimate
+from attention_jax.reports.search import trials_figure, winner_table
+from attention_jax.reports.sweep import Answer, estimate
+from attention_jax.sweeps.answer import compare, write_answer
+from attention_jax.sweeps.folder import Sweep
+from attention_jax.sweeps.plan import only
+from attention_jax.sweeps.searching import objective_of, reporting_seeds
+from attention_jax.sweeps.trials import Trial, best_of, cells_of, read_asked, tried
+
+LUCKY = (
+    "The table of settings is of the seeds that chose. The best of many is lucky there; its estimate is that of the "
+    "fresh seeds alone."
+)
+
+
+def write_found(sweep: Sweep) -> Path:
+    """Write a search's tables, figures and page; its path. Raises UserError where it has not ended."""
+    asked = read_asked(sweep.path)
+    if asked is None or len(asked.trials) < sweep.config.search.trials:
+        raise UserError(f"{sweep.path}: the search has not ended. Go on with it: --mode=search.")
+    objective = objective_of(sweep.config, sweep.experiment)
+    trials = tried(sweep, asked.trials, objective)
+    best = best_of(trials, objective)
+    fresh = compare(_part(sweep, cells_of(sweep, best.overrides, reporting_seeds(sweep.config))))
+    chose = _part(sweep, {name for trial in trials for name in trial.cells})
+    return write_answer(sweep, chose, lambda answers: _concluded(sweep, trials, best, answers, fresh))
+
+
+def _part(sweep: Sweep, names: Collection[str]) -> Sweep:
+    """The sweep of some of its cells."""
+    return dataclasses.replace(sweep, plan=only(sweep.plan, lambda name: name in names))
+
+
+def _concluded(
+    sweep: Sweep, trials: list[Trial], best: Trial, answers: list[Answer], fresh: list[Answer]
+) -> Conclusion:
+    """What leads: the winner over fresh seeds beside what chose it, and every trial."""
+    index = next(i for i, setting in enumerate(answers[0].settings) if best.cells[0] in setting.cells)
+    winner, settings = answers[0].comparison.rows[index].measured.setting, sweep.config.search
+    reported = {one.metric: one.comparison.rows[0].value for one in fresh}
+    chosen = {one.metric: one.comparison.rows[index].value for one in answers}
+    objective, reporting = answers[0].metric, list(reporting_seeds(sweep.config))
+    said = (
+        f"A search by {settings.sampler}, {_pruned(settings.pruner)}, {len(trials)} trials in batches of "
+        f"{settings.batch}: {winner} won. With fresh seeds ({', '.join(map(str, reporting))}) its {objective} is "
+        f"{_shown(reported.get(objective))}; with those that chose it, {_shown(chosen[objective])}.",
+    )
+    figure = trials_figure(objective, [t.value for t in trials], settings.batch, sweep.path / "figures" / "trials.png")
+    result = {
+        "search": {
+            "winner": best.overrides,
+            "reporting_seeds": reporting,
+            "fresh": {name: _numbers(value) for name, value in reported.items()},
+            "trials": [{"overrides": trial.overrides, "value": trial.value} for trial in trials],
+        }
+    }
+    table = winner_table(winner, _estimates(reported), _estimates(chosen))
+    return Conclusion(result, [figure], [table], said=said, notes=(LUCKY,))
+
+
+def _pruned(pruner: str) -> str:
+    return "nothing pruned" if pruner == "none" else f"pruned by {pruner}"
+
+
+def _shown(value: Interval | None) -> str:
+    return "not known" if value is None else str(estimate(value))
+
+
+def _numbers(value: Interval | None) -> list[float | None] | None:
+    return None if value is None else list(value)
+
+
+def _estimates(values: dict[str, Interval | None]) -> dict[str, Estimate | None]:
+    return {name: estimate(value) for name, value in values.items()}

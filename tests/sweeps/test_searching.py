@@ -1,0 +1,234 @@
+"""Searches over a synthetic objective: what is asked, told and pruned, that they go on, and who reports."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("optuna", reason='needs Optuna: pip install "attention_jax[search]"')
+
+from searched import SPACE, Killed, Searched, config_of, value
+from sweeper import rows_of
+
+from attention_jax.errors import UserError
+from attention_jax.launcher.modes import MODES
+from attention_jax.runs.experiment import Request
+from attention_jax.runs.folder import write_result
+from attention_jax.sweeps import searching
+from attention_jax.sweeps.space import choice, uniform
+from attention_jax.sweeps.study import Study
+from attention_jax.sweeps.working import drop_cell
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A search that nothing broke: its folder, what it measured, and its result."""
+    folder, searched = tmp_path_factory.mktemp("whole"), Searched()
+    return folder, searched, searched.search(folder)
+
+
+def of_trial(overrides, seed):
+    config = config_of().unlock()
+    config.update(overrides)
+    return value(config, seed)
+
+
+def test_a_search_killed_at_any_moment_and_started_again_gives_the_same_table(whole, tmp_path):
+    folder, searched, _ = whole
+    for most in range(1, len(searched.calls), 3):
+        path = tmp_path / str(most)
+        with pytest.raises(Killed):
+            Searched(most).search(path)
+        rest = Searched()
+        rest.search(path)
+        assert len(rest.calls) == len(searched.calls) - most
+        for file in ("search.json", "table.csv", "tables/The_winner.csv"):
+            ours, theirs = (next(one.glob(file.replace(".csv", "*.csv"))) for one in (path, folder))
+            assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_started_again_nothing_is_measured_and_with_more_trials_only_they_are(whole, tmp_path):
+    again = Searched()
+    again.search(tmp_path, trials=4)
+    first = len(again.calls)
+    again.search(tmp_path, trials=4)
+    assert len(again.calls) == first
+    again.search(tmp_path)
+    assert rows_of(tmp_path / "table.csv") == rows_of(whole[0] / "table.csv")
+
+
+def test_a_batch_is_one_call_of_its_program(tmp_path):
+    searched = Searched()
+    space = {key: SPACE[key] for key in ("x", "rate")}
+    searched.search(tmp_path, space, population={"how": "vmap", "most": 6})
+    assert [len(cells) for cells in searched.calls] == [6, 6, 3]  # three trials with two seeds, twice; the winner
+
+
+def test_the_seeds_that_chose_do_not_report(whole):
+    folder, _, result = whole
+    trials = result["search"]["trials"]
+    told = [np.mean([of_trial(trial["overrides"], seed) for seed in (0, 1)]) for trial in trials]
+    assert [trial["value"] for trial in trials] == pytest.approx(told)
+    winner = trials[int(np.argmin(told))]["overrides"]
+    assert result["search"]["winner"] == winner
+    fresh = np.mean([of_trial(winner, seed) for seed in (2, 3, 4)])
+    assert result["search"]["reporting_seeds"] == [2, 3, 4]
+    assert result["search"]["fresh"]["validation.loss"][0] == pytest.approx(fresh)
+    rows = rows_of(folder / "table.csv")
+    assert [float(row["validation.loss"]) for row in rows] == pytest.approx(sorted(told))
+    text = (folder / "table.md").read_text()
+    assert text.startswith("A search by random")
+    assert "lucky" in text
+    assert (folder / "report.html").read_text().count("data:image/png") >= 2
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])
+def test_a_study_that_is_told_the_same_asks_for_the_same_within_its_space(sampler):
+    def asked(seed, told):
+        study, found = Study(SPACE, sampler, "none", seed, more_is_better=False), []
+        for batch in range(4):
+            for number, overrides in enumerate(study.ask(5), start=5 * batch):
+                found.append(overrides)
+                study.tell(number, told(overrides))
+        return found
+
+    bowl = lambda own: None if own["kind"] == "a" else (own["x"] - 0.3) ** 2  # noqa: E731
+    ours = asked(0, bowl)
+    assert ours == asked(0, bowl)
+    assert ours != asked(1, bowl)
+    assert all(-1 <= own["x"] <= 1 and 1e-4 <= own["rate"] <= 1e-1 and own["kind"] in "ab" for own in ours)
+    assert (asked(0, lambda own: -bowl({**own, "kind": "b"})) == ours) == (sampler != "tpe")
+
+
+@pytest.mark.parametrize("more_is_better", [True, False])
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_a_pruner_drops_the_worse_trials_and_what_diverged(pruner, more_is_better):
+    study = Study({"x": uniform(0, 1)}, "random", pruner, 0, more_is_better)
+    study.ask(8)
+    sign = 1 if more_is_better else -1
+    for number in range(6):
+        for step in (1, 2):
+            study.prunes(number, step, sign * (10.0 - number))
+        study.tell(number, sign * (10.0 - number))
+    assert study.prunes(6, 1, sign * -5.0)
+    assert study.prunes(6, 1, sign * -5.0)  # whoever asks again
+    assert not study.prunes(7, 1, sign * 50.0)
+    study.ask(1)
+    assert study.prunes(8, 1, np.nan)
+
+
+def test_trials_that_are_pruned_end_at_their_rung_and_cannot_win(tmp_path, monkeypatch):
+    config = config_of(pruner="median", trials=12, batch=6, choosing_seeds=1, reporting_seeds=1).unlock()
+    config.train = {"steps": 30, "evaluate_every": 10, "best_by": "validation.loss"}
+    dropped, planned = [], []
+
+    def train(sweep, rungs=None):
+        """Every cell has at each rung ten times its value."""
+        planned.append(len(sweep.plan.cells))
+        for step in (*(rungs.steps if rungs else ()), 30):
+            for name in (name for name in sweep.plan.cells if not sweep.is_done(name)):
+                own = sweep.config_of(name)
+                loss = value(own, own.seeds[0])
+                sweep.cell(name).mkdir(parents=True, exist_ok=True)
+                line = {"step": step, "seed": own.seeds[0], "seconds": 0.0, "validation.loss": 10 * loss}
+                with open(sweep.cell(name) / "metrics.jsonl", "a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+                if step == 30:
+                    ended = {"status": "finished", "seeds": [*own.seeds], "validation": {"loss": loss}}
+                    write_result(sweep.cell(name), ended)
+            if rungs and step < 30:
+                rungs.drop(sweep, [], step)
+
+    def drop(sweep, name, step, last):
+        dropped.append((step, last["validation.loss"]))
+        drop_cell(sweep, name, step, last)
+
+    monkeypatch.setattr(searching, "share_work", train)
+    monkeypatch.setattr(searching, "drop_cell", drop)
+    monkeypatch.setattr("searched.config_of", lambda **asked: config.lock())
+    result = Searched().search(tmp_path)
+    values = [trial["value"] for trial in result["search"]["trials"]]
+    assert None not in values[:6]  # a median of nothing drops nothing
+    assert sum(found is None for found in values) == len(dropped) > 0
+    assert all(step == 10 and loss > 10 * np.median(values[:6]) for step, loss in dropped)
+    assert (
+        result["search"]["winner"]
+        == result["search"]["trials"][int(np.nanargmin(np.array(values, float)))]["overrides"]
+    )
+    assert {row["not counted"] for row in rows_of(tmp_path / "table.csv")} == {"", "1 dropped at a rung"}
+    before = len(dropped)
+    assert Searched().search(tmp_path)["search"] == result["search"]
+    assert len(dropped) == before
+    assert planned == [6, 12, 13] * 2  # what is planned already waits for its turn: for whom its pruner is told of
+
+
+def test_a_cell_that_fails_ends_the_search_and_is_tried_again(tmp_path, whole):
+    with pytest.raises(UserError, match=r"3 cells have no result; the same command tries them again:\n.*no such seed"):
+        Searched(broken=[(1,)]).search(tmp_path)
+    Searched().search(tmp_path)
+    assert rows_of(tmp_path / "table.csv") == rows_of(whole[0] / "table.csv")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"sampler": "annealing"}, "config.search.sampler='annealing': choose one of 'tpe', 'random'"),
+        ({"pruner": "best"}, "config.search.pruner='best': choose one of 'none', 'median'"),
+        ({"pruner": "median"}, "config.search.pruner='median': searched trains nothing step by step: 'none'"),
+        ({"trials": 0}, "config.search.trials=0: needs 1 or more"),
+        ({"population": {"halving": 0.5, "rungs": (1,)}}, "config.population.halving=0.5: is for sweeps"),
+        ({"sweep": {"engine": "slurm"}}, "config.sweep.engine='slurm': is for sweeps"),
+        ({"sweep": {"metric": "test.loss"}}, "config.sweep.metric='test.loss': test figures choose nothing"),
+        ({"space": {"y": uniform(0, 1)}}, "the config has no 'y'"),
+        ({"space": {"kind": uniform(0, 1)}}, "kind=0.0: the config has a str there"),
+        ({"space": {"kind": choice(("a", 1))}}, "kind=1: the config has a str there"),
+        ({"space": {"x": (0, 1)}}, "'x' has .*: draw it with uniform"),
+        ({"space": {"seeds": choice(((0,), (1,)))}}, "'seeds' are config.search.choosing_seeds"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_before_anything_runs(asked, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        Searched(0).search(tmp_path, **asked)
+    assert not (tmp_path / "search.json").exists()
+
+
+def test_a_package_that_a_sampler_lacks_is_named_with_the_command_that_brings_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else name)
+    with pytest.raises(UserError, match="sampler='gp': needs PyTorch, which is not installed: pip install torch"):
+        Searched(0).search(tmp_path, sampler="gp")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r'optuna is not installed.*: pip install "attention_jax\[search\]"'):
+        Searched(0).search(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"seed": 1}, "holds another search: seed was 0"),
+        ({"space": {"x": uniform(0, 1)}}, "holds another search: it drew from another space"),
+        ({"trials": 5}, "config.search.trials=5: .* has 6 already"),
+    ],
+)
+def test_a_folder_holds_one_search(whole, asked, message):
+    with pytest.raises(UserError, match=message):
+        Searched(0).search(whole[0], **asked)
+
+
+@pytest.mark.parametrize("mode", ["sweep", "work"])
+def test_a_searchs_folder_is_gone_on_with_as_a_search_alone(whole, mode):
+    with pytest.raises(UserError, match="holds a search. Go on with it: --mode=search"):
+        MODES[mode](Searched().experiment, Request(config_of(), whole[0], 0.0, False))
+
+
+def test_a_sweeps_folder_is_not_gone_on_with_as_a_search(tmp_path):
+    (tmp_path / "plan.json").touch()
+    with pytest.raises(UserError, match="holds a sweep, not a search"):
+        Searched().search(tmp_path)
+
+
+def test_trials_that_the_results_do_not_lead_to_are_refused(whole, tmp_path):
+    told = json.loads((whole[0] / "search.json").read_text())
+    told["trials"][4]["x"] += 0.1
+    (tmp_path / "search.json").write_text(json.dumps(told))
+    with pytest.raises(UserError, match="its results do not lead to the trials that it has"):
+        Searched().search(tmp_path)
