@@ -33,7 +33,7 @@ from attention_jax.sweeps.folder import (
     variant_of,
     without_seeds,
 )
-from attention_jax.sweeps.matching import matched
+from attention_jax.sweeps.matching import MEASURES, matched
 from attention_jax.sweeps.plan import LOOP, VMAP, extend, only, read_plan, require_dynamic
 from attention_jax.sweeps.plan import to_json as plan_to_json
 from attention_jax.sweeps.settings import without_settings
@@ -175,7 +175,7 @@ def _require_settings(config: ConfigDict, experiment: Experiment) -> None:
     require_dynamic(config.population.dynamic, dynamic_keys(flatten(config), experiment.dynamic))
     if config.sweep.workers < 1:
         raise UserError(f"config.sweep.workers={config.sweep.workers}: needs 1 or more.")
-    choices = (("sweep.engine", ENGINES), ("sweep.match", ("", "flops")), ("population.how", ("auto", LOOP, VMAP)))
+    choices = (("sweep.engine", ENGINES), ("sweep.match", ("", *MEASURES)), ("population.how", ("auto", LOOP, VMAP)))
     for key, known in choices:
         section, _, name = key.partition(".")
         if config[section][name] not in known:
@@ -227,24 +227,26 @@ def _match(
     configs: list[dict[str, Any]],
     folder_of: Callable[[Mapping[str, Any]], Path],
 ) -> list[dict[str, Any]]:
-    """The cells' configs, all to train for as many FLOPs as the baseline; `folder_of` tells where their data are."""
-    if (count := experiment.flops) is None:
+    """The cells' configs, all to cost what the baseline does; `folder_of` tells where their data are."""
+    measure, key = config.sweep.match, config.sweep.match_by
+    if (flops := experiment.flops) is None:
         raise UserError(f"config.sweep.match: {config.experiment} trains nothing to match.")
 
-    def flops(flat):
-        return count(experiment.open(nested(flat), folder_of(flat)))
+    def cost(flat):
+        if measure == "parameters":
+            return experiment.describe(nested(flat)).size
+        return flops(experiment.open(nested(flat), folder_of(flat)))
 
     def solve(flat):
-        found = matched(flat, config.sweep.match_by, config.sweep.match_unit, target, flops)
-        return found[config.sweep.match_by]
+        return matched(flat, key, config.sweep.match_unit, target, measure, cost)[key]
 
-    target, found = flops(configs[index_of(space, config.sweep.baseline)]), []
+    target, found = cost(configs[index_of(space, config.sweep.baseline)]), []
     solved: dict[str, int] = {}
     for flat in configs:
         dynamic = dynamic_keys(flat, experiment.dynamic)
         statics = repr(sorted(item for item in flat.items() if item[0] not in dynamic))
         solved[statics] = solved[statics] if statics in solved else solve(flat)
-        found.append({**flat, config.sweep.match_by: solved[statics]})
+        found.append({**flat, key: solved[statics]})
     return found
 
 

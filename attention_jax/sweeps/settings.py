@@ -9,7 +9,7 @@ SWEEP = {
     "metric": "",  # what is compared: validation.loss,validation.bleu: the first leads; empty: config.train.best_by
     "baseline": "",  # the overrides of the row that others are tested against, as KEY=VALUE,…; empty: the first row
     "within": (),  # keys that make groups: settings are compared within each, with its own best and baseline
-    "match": "",  # flops: every variant gets as many training FLOPs as the baseline, within 1%
+    "match": "",  # flops, parameters: every variant has as many as the baseline, within 1%
     "match_by": "train.steps",  # the whole number that is solved for
     "match_unit": 1,  # of which it is a multiple, such as the number of heads for a width
     "any_code": False,  # take cells that other versions of the code made for done

@@ -210,6 +210,14 @@ def test_variants_are_matched_in_flops_within_a_hundredth(sweeper):
     assert steps[0] == 200 > steps[1]
 
 
+def test_variants_are_matched_in_parameters_within_a_hundredth(sweeper):
+    space = grid("model.kwargs.score", ("additive", "additive:hidden=40"))
+    sweep = sweeper.plan(space, sweep__match="parameters", sweep__match_by="model.kwargs.embedding")
+    describe = experiments.load("nmt").describe
+    first, second = (describe(sweep.config_of(name)).size for name in sweep.plan.cells)
+    assert second == pytest.approx(first, rel=0.01)
+
+
 @pytest.mark.slow
 def test_checkpoints_side_by_side_are_those_that_each_has_alone(sweeper):
     space = grid("optimizer.learning_rate", (1e-2, 3e-3))

@@ -90,15 +90,17 @@ def test_a_matched_number_costs_what_was_asked_within_a_hundredth(start, unit):
     def flops(config):
         return 3.0 * config["width"] ** 2 + 50 * config["width"]
 
-    found = matched({"width": start, "other": 1}, "width", unit, flops({"width": 320}), flops)
+    found = matched({"width": start, "other": 1}, "width", unit, flops({"width": 320}), "flops", flops)
     assert found == {"width": 320, "other": 1}
 
 
 def test_where_nothing_is_within_a_hundredth_the_nearest_is_named():
-    with pytest.raises(UserError, match="width=3 comes nearest, with 9 FLOPs where the baseline has 10.*match_by"):
-        matched({"width": 1}, "width", 1, 10.0, lambda config: config["width"] ** 2)
+    with pytest.raises(UserError, match="width=3 comes nearest, with 9 parameters where the baseline has 10.*match_by"):
+        matched({"width": 1}, "width", 1, 10.0, "parameters", lambda config: config["width"] ** 2)
     with pytest.raises(UserError, match="'name': 'a' is not a whole number"):
-        matched({"name": "a"}, "name", 1, 10.0, lambda config: 1.0)
+        matched({"name": "a"}, "name", 1, 10.0, "flops", lambda config: 1.0)
+    with pytest.raises(UserError, match="match_by='steps': does not change the parameters.*model.feed_forward"):
+        matched({"steps": 1}, "steps", 1, 10.0, "parameters", lambda config: 1.0)
 
 
 def test_a_baseline_may_have_commas_in_its_value():
