@@ -87,6 +87,9 @@ METRICS = (
     Metric("curves.token_accuracy.*", MORE, 0, 1, "share"),
     Metric("curves.exact_match.*", MORE, 0, 1, "share"),
     Metric("curves.perplexity*.*", LESS, 1, math.inf, "perplexity a token", TOKENS, is_log=True),
+    Metric("statistics.entropy.*", NEITHER, 0, math.inf, "nats"),
+    Metric("statistics.distance.*", NEITHER, 0, math.inf, "tokens"),
+    Metric("statistics.first.*", NEITHER, 0, 1, "share"),
     Metric("mrr", MORE, 0, 1, "mean reciprocal rank"),
     Metric("kendall_tau", MORE, -1, 1, "τ"),
     Metric("*mse_mean", LESS, 0, math.inf, "squared error"),
@@ -94,6 +97,7 @@ METRICS = (
     Metric("*exponents.*", LESS, -math.inf, math.inf, "power"),
     Metric("cost.parameters", LESS, 0, math.inf, "parameters"),
     Metric("cost.flops", LESS, 0, math.inf, "FLOPs"),
+    Metric("cost.held_bytes", LESS, 0, math.inf, "bytes"),
     Metric("cost.step_seconds", LESS, 0, math.inf, "seconds"),
     Metric("*seconds", LESS, 0, math.inf, "seconds"),
 )
