@@ -1,4 +1,4 @@
-"""How far does attention reach? A language model on tasks of recall, measured at up to many times its trained length."""
+"""How far does attention reach? A language model on tasks of recall, measured at many times its trained length."""
 
 import functools
 from collections.abc import Sequence

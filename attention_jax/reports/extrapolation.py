@@ -42,14 +42,18 @@ def length_curves(
     path: Path,
     *,
     xlabel: str = "length",
-    ylabel: str = "",
+    ylabel: str | None = None,
     log_x: bool = False,
     log_y: bool = False,
+    ticks: Sequence[float] = (),
     most_columns: int = 2,
     caption: str = "By length, means over seeds in their 95% intervals; the dashed line is the trained length.",
     palette: Mapping[str, str] | None = None,
 ) -> Figure:
-    """A panel a name, a line with its band a series; the dashed line is where training ended."""
+    """A panel a name, a line with its band a series; the dashed line is where training ended.
+
+    Without a `ylabel`, each panel's is its name; without `ticks`, those of x are found.
+    """
     palette = palette or colours(name for series in panels.values() for name in series)
     columns = min(most_columns, len(panels))
     rows = -(-len(panels) // columns)
@@ -62,9 +66,12 @@ def length_curves(
             log_scale(axis, "x")
         if log_y:
             log_scale(axis, "y")
+        if ticks:
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.set_xticks([], minor=True)
         axis.set_title(title, fontsize=9)
         axis.set_xlabel(xlabel)
-        axis.set_ylabel(ylabel or title)
+        axis.set_ylabel(title if ylabel is None else ylabel)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     legend(figure, axes.flat[: len(panels)])

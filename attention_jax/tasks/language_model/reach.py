@@ -31,7 +31,7 @@ from attention_jax.tasks.language_model.session import Session
 from attention_jax.training.placement import everywhere, whole
 from attention_jax.training.state import Variables
 
-TIMES = "length, times the trained one"
+TIMES = "times the trained length"
 ACCURACY = "{} by length, means over seeds in their 95% intervals; the dashed line is the trained length."
 SPREAD = (
     "What the weights of tokens that predict an answer say, by length: means over layers, heads and texts, and over "
@@ -91,7 +91,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     done = {cell.setting: cell for cell in cells if cell.result["status"] != "diverged"}
     trained = {name: cell.config.data.length for name, cell in done.items()}
     result, measures = answer(scores, cells[0].baseline), list(_members(cells)[0]["curves"])
-    lines = {name: _by_group(result["curves"], name, trained) for name in (*measures, *PANELS)}
+    lines = {name: _by_group(result["curves"], name, trained) for name in (*measures, *_named(PANELS))}
     drawn = [accuracy_figure(lines[name], name, folder, palette) for name in measures]
     if spread := _spread(lines):
         drawn.append(spread_figure(spread, folder, palette))
@@ -107,12 +107,12 @@ def accuracy_figure(
     """A measure by length: a panel a task, a line a setting."""
     said = measure.replace("_", " ")
     path, caption = folder / f"reach_{measure}.png", ACCURACY.format(said.capitalize())
-    return length_curves(lines, 1, path, xlabel=TIMES, ylabel=said, log_x=True, caption=caption, palette=palette)
+    return length_curves(lines, 1, path, ylabel=said, caption=caption, palette=palette, **_by_times(lines))
 
 
 def spread_figure(lines: Mapping[str, Mapping[str, Line]], folder: Path, palette: Mapping[str, str]) -> Figure:
     """What weights say by length: a row of panels a task, a line a setting that attends."""
-    told: dict[str, Any] = {"caption": SPREAD, "palette": palette, "xlabel": TIMES, "log_x": True}
+    told: dict[str, Any] = {"ylabel": "", "caption": SPREAD, "palette": palette, **_by_times(lines)}
     return length_curves(lines, 1, folder / "spread.png", most_columns=len(PANELS), **told)
 
 
@@ -122,9 +122,23 @@ def by_times(line: Line, trained: int) -> Line:
     return np.asarray(lengths) / trained, *values
 
 
+def _by_times(lines: Mapping[str, Mapping[str, Line]]) -> dict[str, Any]:
+    return {"xlabel": TIMES, "log_x": True, "ticks": _times(lines)}
+
+
+def _times(lines: Mapping[str, Mapping[str, Line]]) -> list[float]:
+    """Every length of some lines, in order."""
+    return sorted({float(x) for series in lines.values() for line in series.values() for x in line[0]})
+
+
 def _of_seed(member: Mapping[str, Any]) -> OfSeed:
     lead = next(iter(member["curves"]))
-    return OfSeed({**member["curves"], **member["statistics"]}, member["area"][lead])
+    return OfSeed({**member["curves"], **_named(member["statistics"])}, member["area"][lead])
+
+
+def _named(statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """Statistics by the names that their metrics have."""
+    return {f"statistics.{name}": found for name, found in statistics.items()}
 
 
 def _members(cells: Sequence[FinishedCell]) -> list[Mapping[str, Any]]:
@@ -138,7 +152,7 @@ def _by_group(
     found: dict[str, dict[str, Line]] = {}
     for name, groups in curves.items():
         for group, of_lead in groups.items():
-            parts = of_lead.get(measure, None if measure in PANELS else of_lead)
+            parts = of_lead.get(measure, None if measure in _named(PANELS) else of_lead)
             if parts is not None:
                 line = (of_lead["length"], *(parts[part] for part in PARTS))
                 found.setdefault(group, {})[name] = by_times(line, trained[name])
@@ -147,14 +161,16 @@ def _by_group(
 
 def _spread(lines: Mapping[str, Mapping[str, dict[str, Line]]]) -> dict[str, dict[str, Line]]:
     """A panel a group and statistic, of the groups in which a setting attends."""
-    groups = next(lines[name] for name in PANELS)
-    return {
-        f"{group}: {label}".removeprefix(": "): lines[name][group] for group in groups for name, label in PANELS.items()
-    }
+    told = _named(PANELS)
+    groups = next(lines[name] for name in told)
+    return {f"{group}\n{label}".strip(): lines[name][group] for group in groups for name, label in told.items()}
 
 
 def _frontier(scores: Scores, done: Mapping[str, FinishedCell], measure: str) -> dict[str, dict[str, Any]]:
-    """A measure at the trained length by bytes held, by group and mixer; empty unless settings are these, each once."""
+    """A measure at the trained length by bytes held, by group and mixer.
+
+    Empty unless settings differ in these alone, in more than one mixer, and that length is measured.
+    """
     places = {name: (cell.config.model.mixer, cell.result["cost"]["held_bytes"]) for name, cell in done.items()}
     if len({mixer for mixer, _ in places.values()}) < 2 or len({*places.values()}) < len(places):
         return {}
@@ -175,17 +191,16 @@ def _frontier_figure(frontier: Mapping[str, Mapping[str, Any]], measure: str, fo
         for group, lines in frontier.items()
     }
     said = measure.replace("_", " ")
-    told: dict[str, Any] = {"xlabel": "bytes held", "ylabel": said, "log_x": True, "caption": FRONTIER}
+    told: dict[str, Any] = {"xlabel": "bytes held of an input", "ylabel": said, "log_x": True, "caption": FRONTIER}
     return length_curves(panels, None, folder / "frontier.png", **told)
 
 
 def _length_table(lines: Mapping[str, Mapping[str, Line]], measure: str) -> Table:
     """A measure of every group and setting at every length."""
-    times = sorted({float(x) for series in lines.values() for line in series.values() for x in line[0]})
-    rows = []
+    times, rows = _times(lines), []
     for group, series in lines.items():
         for name, (x, *parts) in series.items():
             at = {float(one): Estimate(*values) for one, *values in zip(x, *parts, strict=True)}
             rows.append((group, name, *(at.get(one) for one in times)))
-    title = f"{measure.replace('_', ' ').capitalize()} by {TIMES}"
+    title = f"{measure.replace('_', ' ').capitalize()} at so many {TIMES}"
     return Table(title, ("task", "setting", *(f"×{one:g}" for one in times)), rows)
