@@ -28,12 +28,13 @@ TRANSFORMER = {
     "norm_first": True,
     "positions": "rotary",  # none, sinusoidal, learned, alibi, t5, shaw, fire, …: ops/positions.py
     "max_length": 1024,  # of learned positions
-    "mixer": "attention",  # window, gru, convolution: these do not generate
+    "mixer": "attention",  # window, gru, convolution, linear, retention, gated_linear, delta: modules/mixers.py
     "reach": 4,  # tokens on a side that a window or a convolution sees
     "is_tied": True,  # embeddings and logits
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden
     "score": "scaled_dot",  # any of ops/scoring.py, with options: gaussian:width=2
     "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
+    "family": "plain",  # talking, differential, gated, forgetting, contextual, selective: modules/families.py
     "backend": "auto",  # reference, chunked, cudnn, splash, …, or the first that can: cudnn/splash/auto
     "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
     "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products

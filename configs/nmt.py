@@ -47,7 +47,8 @@ TRANSFORMER = {
     "encoder_positions": "sinusoidal",  # of self-attention: none, rotary, alibi, t5, …: ops/positions.py
     "decoder_positions": "sinusoidal",
     "max_length": 64,  # of learned positions
-    "encoder_mixer": "attention",  # window, gru, convolution
+    "encoder_mixer": "attention",  # window, gru, convolution, linear: modules/mixers.py
+    "mixer": "attention",  # of the decoder: gru, convolution, linear, retention, gated_linear, delta
     "reach": 4,  # tokens on a side that a window or a convolution sees
     "shared": "all",  # embeddings: none, target (with the logits), all three
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden
@@ -55,6 +56,9 @@ TRANSFORMER = {
     "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
     "cross_score": "",  # where attention to the source differs
     "cross_normalize": "",
+    "family": "plain",  # of the decoder: talking, differential, gated, forgetting, contextual, selective
+    "encoder_family": "plain",  # talking, differential, gated: modules/families.py
+    "cross_family": "plain",  # the same
     "backend": "auto",  # reference, chunked, cudnn, splash, …, or the first that can: cudnn/splash/auto
     "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
     "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products

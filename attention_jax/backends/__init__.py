@@ -92,7 +92,20 @@ def attend(
 
     Raises ValueError for what the backend cannot do.
     """
-    attention = attention_of(**asked)
+    return attended(name, query, key, value, attention_of(**asked))
+
+
+def attended(
+    name: str,
+    query: Float[Array, "*#batch q dq"],
+    key: Float[Array, "*#batch k dk"],
+    value: Float[Array, "*#batch k v"],
+    attention: Attention,
+) -> Attended:
+    """The attention that the record asks for, by the backend `name` or "auto".
+
+    Raises ValueError for what the backend cannot do.
+    """
     chosen = choose(name, [attention], Call.of(query, key, value))
     return make_backend(chosen).attend(query, key, value, attention)
 

@@ -24,6 +24,7 @@ def refusal(attention: Attention, call: Call | None = None) -> str:
     del call
     reasons = {
         "it never makes all weights": attention.with_weights or attention.replacement is not None,
+        "it never makes the maps of all heads, which this family of attention reads": attention.maps.do_something,
         "a score by the positions of keys needs all keys at once": attention.score.room is not None,
         "this normalizer needs whole rows": attention.normalizer.stream is None,
         "a bias that is an array is as large as the weights that it avoids (give a function of positions)": (
@@ -59,8 +60,8 @@ def pooled(
     )
     found = fold(
         Job(shared, rule, key.shape[-2]),
-        Queries(of_queries(query), of_queries.indices, of_queries(relative.queries, -1)),
-        Keys(of_keys(key), of_keys(value), of_keys.indices, of_keys(relative.keys, -1)),
+        Queries(of_queries(query), of_queries.indices, of_queries.each(relative.queries)),
+        Keys(of_keys(key), of_keys(value), of_keys.indices, of_keys.each(relative.keys)),
     )
     whole = jnp.moveaxis(found, 0, -3)  # [..., blocks, q, V]
     whole = whole.reshape(*whole.shape[:-3], -1, whole.shape[-1])
@@ -83,10 +84,12 @@ class Cut(NamedTuple):
     def indices(self) -> Int[Array, "blocks size"]:
         return jnp.arange(self.blocks * self.size).reshape(self)
 
-    def __call__(self, array: Any, axis: int = -2) -> Any:
+    def each(self, positions: Any) -> Any:
+        """Positions, or other numbers of every token: arrays `[..., n]`."""
+        return jax.tree.map(lambda array: self(array, -1), positions)
+
+    def __call__(self, array: Array, axis: int = -2) -> Array:
         """[..., n, …] → [blocks, ..., size, …]."""
-        if array is None:
-            return None
         axis += array.ndim
         if missing := self.blocks * self.size - array.shape[axis]:
             last = jax.lax.slice_in_dim(array, -1, None, axis=axis)

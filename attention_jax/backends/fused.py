@@ -66,6 +66,7 @@ def refusal(kernel: Kernel, attention: Attention, call: Call | None) -> str:
     others = [name for name in masks if name not in kernel.masks]
     asked = {
         "it never makes all weights": attention.with_weights or attention.replacement is not None,
+        "it never makes the maps of all heads, which this family of attention reads": attention.maps.do_something,
         "it scores by dot or scaled_dot alone": attention.score.apply not in SCALES,
         "it normalizes by softmax alone": attention.normalizer.apply is not masked_softmax,
         "it adds no bias to scores": attention.has_bias,

@@ -10,10 +10,9 @@ from typing import Any
 from attention_jax import backends
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import Transformer
-from attention_jax.modules.mixers import MIXERS
 
 PASSES = 3  # a product of the forward pass has two of its size in the backward pass
-WITH_PRODUCT = ("dot", "scaled_dot", "bilinear", "cosine", "gaussian")  # scores that multiply queries and keys
+WITH_PRODUCT = ("dot", "scaled_dot", "bilinear", "cosine", "gaussian", "l2")  # scores that multiply queries and keys
 
 
 def counted(model: Any) -> Any:
@@ -47,6 +46,6 @@ def beyond_causality(model: Any, rows: int, length: int) -> float:
 def _causal_layers(model: Any) -> tuple[int, Any]:
     if isinstance(model, Transformer):
         return model.decoder_layers, model.layer
-    if isinstance(model, LanguageModel) and model.layer.mixer not in MIXERS:
+    if isinstance(model, LanguageModel) and model.layer.mixing.attends:
         return model.layers, model.layer
     return 0, None

@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, KeyValue, batch_first, require_gates
+from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, batch_first, require_gates
 from attention_jax.modules.logits import logits_layer, tied_logits
-from attention_jax.modules.mixers import ATTENTION, MIXERS
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.stacking import Layered
-from attention_jax.modules.transformer import PLAIN, EncoderLayer, LayerSpec, Look, Reading, into_cache, look_at
-from attention_jax.ops.cache import Cache, within_room
+from attention_jax.modules.transformer import PLAIN, EncoderLayer, LayerSpec, Look, Reading, look_at
+from attention_jax.ops.cache import Cache, by_layer, of_layers, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, causal_mask, combine, keys_mask, segment_mask
 from attention_jax.ops.placing import over_features
@@ -50,9 +49,13 @@ class LanguageModel(Layered, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         self.layer.check()
-        if self.layer.mixer in MIXERS:
-            self.layer.require_unset(("score", "normalize"), f"mixer={self.layer.mixer!r} has no attention to read it")
-        self.layer.require_unset(("cross_score", "cross_normalize"), "a language model has no attention to a source")
+        if not self.layer.mixing.attends:
+            self.layer.require_unset(
+                ("score", "normalize", "family"), f"mixer={self.layer.mixer!r} has no attention to read it"
+            )
+        self.layer.require_unset(
+            ("cross_score", "cross_normalize", "cross_family"), "a language model has no attention to a source"
+        )
         self.new_encoding()
         super().__post_init__()
 
@@ -146,20 +149,14 @@ class LanguageModel(Layered, kw_only=True):
     def _shown(
         self, tokens: Array, positions: Array | None, segments: Array | None, edits: Edits, look: Look
     ) -> dict[str, Any]:
-        if self.layer.mixer in MIXERS:
+        if not self.layer.mixing.attends:
             raise ValueError(f"mixer={self.layer.mixer!r}: has no attention to show.")
         return {KIND: batch_first(self._read(tokens, positions, segments, edits=edits, look=look)[1])}
 
     def init_cache(self, positions: Int[Array, "batch room"]) -> Cache:
-        """The cache before the first token of texts whose tokens will have these `positions`.
-
-        Raises ValueError for a mixer other than attention to all earlier tokens, because it has no `step`.
-        """
-        if self.layer.mixer != ATTENTION:
-            raise ValueError(f"mixer={self.layer.mixer!r}: only {ATTENTION!r} reads token by token.")
-        shape = (len(positions), self.layer.kv_heads, positions.shape[-1], self.layer.width // self.layer.heads)
-        empty = KeyValue(jnp.zeros(shape, self.layer.dtype), jnp.zeros(shape, self.layer.dtype))
-        return Cache(positions, None, jnp.zeros(len(positions), jnp.int32), (empty,) * self.layers)
+        """The cache before the first token of texts whose tokens will have these `positions`."""
+        history, state = of_layers([block.init_cache(*positions.shape) for block in self.each(STACK, self.blocks)])
+        return Cache(positions, state, jnp.zeros(len(positions), jnp.int32), history)
 
     def step(
         self, tokens: Int[Array, " batch"], cache: Cache, edits: Edits = NO_EDITS
@@ -174,24 +171,26 @@ class LanguageModel(Layered, kw_only=True):
         cache: Cache,
         edits: Edits = NO_EDITS,
     ) -> tuple[Float[Array, "batch v"], Cache]:
-        """Read the first `counts` (1 or more) of each row's tokens in one pass, as so many steps would.
+        """Read the first `counts` of each row's tokens in one pass, as so many steps would.
 
         Gives the logits of the token after the last of them, NaN if the cache has no room for these, and the cache with
-        them. Raises ValueError for `edits` that are more than gates.
+        them. Where nothing is read, logits mean nothing. Raises ValueError for `edits` that are more than gates.
         """
         require_gates(edits)
         length, room = tokens.shape[-1], cache.memory.shape[-1]
         index = jnp.minimum(cache.cursor[:, None] + jnp.arange(length)[None], room - 1)
         now = jnp.take_along_axis(cache.memory, index, axis=1)
         positions, valid = QueryKeyPositions(now, cache.memory), jnp.arange(length)[None] < counts[:, None]
-        x, written = self._embed(tokens, now, None), []
-        for layer, (block, held) in enumerate(zip(self.each(STACK, self.blocks), cache.history, strict=True)):
-            reading = Reading(causal_mask(length, room, cache.cursor), positions, into_cache(held, cache.cursor))
-            x, held, _ = block(x, valid, reading, None, look_at(edits, KIND, layer))
-            written.append(held)
-        last = jnp.take_along_axis(x, (counts - 1)[:, None, None], axis=1)
+        reading = Reading(causal_mask(length, room, cache.cursor), positions, first=cache.cursor)
+        x, kept = self._embed(tokens, now, None), []
+        layers = zip(self.each(STACK, self.blocks), by_layer(cache.history, cache.state), strict=True)
+        for layer, (block, held) in enumerate(layers):
+            x, held, _ = block(x, valid, reading._replace(held=held), None, look_at(edits, KIND, layer))
+            kept.append(held)
+        last = jnp.take_along_axis(x, jnp.maximum(counts - 1, 0)[:, None, None], axis=1)
         last = within_room(last, cache.cursor + counts - 1, room)
-        read = cache._replace(cursor=cache.cursor + counts, history=tuple(written))
+        history, state = of_layers(kept)
+        read = Cache(cache.memory, state, cache.cursor + counts, history)
         return self._logits(last, valid[:, :1], False)[:, 0], read
 
     def _read(
@@ -212,7 +211,9 @@ class LanguageModel(Layered, kw_only=True):
         reading = Reading(mask, QueryKeyPositions(positions, positions))
 
         def read(block, x, index, edit):
-            x, _, shown = block(x, valid, reading, dropout and dropout.fold(1000 + index), look._replace(edit=edit))
+            x, _, shown = block(
+                x, valid, reading, dropout and dropout.fold(1000 + index), look._replace(edit=edit, depth=index)
+            )
             return x, shown
 
         x = self._embed(tokens, positions, dropout)
@@ -224,7 +225,7 @@ class LanguageModel(Layered, kw_only=True):
         if segments is not None:
             if valid is not None:
                 raise ValueError("segments and valid are both given: give segments alone, where padding is segment 0.")
-            if self.layer.mixer in MIXERS:
+            if not self.layer.mixing.attends:
                 raise ValueError(f"mixer={self.layer.mixer!r}: reads each row as one text; give `valid`, not segments.")
             valid = segments > 0
         return mask_of(tokens.shape[-1], segments, valid), jnp.ones_like(tokens, bool) if valid is None else valid

@@ -5,11 +5,15 @@ import math
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, KeyValue, batch_first, require_gates
+from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
+from attention_jax.modules.families import make_family
 from attention_jax.modules.logits import logits_layer, tied_logits
+from attention_jax.modules.mixers import attends, is_window
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.stacking import Layered
@@ -20,10 +24,9 @@ from attention_jax.modules.transformer import (
     LayerSpec,
     Look,
     Reading,
-    into_cache,
     look_at,
 )
-from attention_jax.ops.cache import Cache, within_room
+from attention_jax.ops.cache import Cache, by_layer, of_layers, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
 from attention_jax.ops.placing import over_features
@@ -51,12 +54,20 @@ class Projected(NamedTuple):
     lengths: Int[Array, " batch"]
 
 
+class Own(NamedTuple):
+    """The state of cached decoding: a text's lane at every time, and what decoder layers hold that is its own."""
+
+    lanes: Int[Array, "batch *texts room"]
+    layers: tuple
+
+
 class Transformer(Layered, kw_only=True):
     """Encoder and decoder layers over embeddings, scaled by √width, and positions.
 
     - `encoder_positions`, `decoder_positions`: the encodings of self-attention; `max_length` is the number of positions
       of encodings with a table. Randomized positions are refused: only a language model has them.
-    - `encoder_mixer`: the `mixer` of encoder layers.
+    - `encoder_mixer`, `encoder_family`: the `mixer` and `family` of encoder layers; `mixer` and `family` are the
+      decoder's.
     - `shared`: what shares one matrix. "none"; "target": the target's embedding and the logits; "all": these and the
       source's embedding (§3.4), which needs one vocabulary.
     - `layer`: the other fields of a config. With its `norm_first`, encoder and decoder end in a norm.
@@ -72,6 +83,7 @@ class Transformer(Layered, kw_only=True):
     encoder_mixer: str
     shared: str
     layer: LayerSpec
+    encoder_family: str = PLAIN_FAMILY
 
     @classmethod
     def of(cls, **flat: Any) -> "Transformer":
@@ -83,12 +95,21 @@ class Transformer(Layered, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         require_choice("shared", self.shared, SHARED)
+        make_family(self.encoder_family, "encoder_family", "encoder")
+        if not attends(self.encoder_mixer) and self.encoder_family != PLAIN_FAMILY:
+            raise ValueError(
+                f"encoder_family={self.encoder_family!r}: encoder_mixer={self.encoder_mixer!r} has no attention to "
+                f"read it. Set encoder_family={PLAIN_FAMILY!r}."
+            )
         for kind in KINDS:
             self._spec(kind).check()
             if self._encoding(kind).record.sample_positions:
                 text = self._positions(kind)
                 raise ValueError(f"{kind}_positions={text!r}: only a language model draws positions at random.")
-        self.layer.require_unset(("mixer",), "a decoder's layers attend; for the encoder there is encoder_mixer")
+        if is_window(self.layer.mixer):
+            raise ValueError(
+                f"mixer={self.layer.mixer!r}: an encoder's alone; a decoder has no window. See encoder_mixer."
+            )
         if self.shared == "all" and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(
                 f"shared='all': needs one vocabulary, and there are two, of {self.source_vocabulary:,} and "
@@ -132,7 +153,9 @@ class Transformer(Layered, kw_only=True):
             )
 
     def _spec(self, kind: str) -> LayerSpec:
-        return self.layer._replace(mixer=self.encoder_mixer) if kind == "encoder" else self.layer
+        if kind == "encoder":
+            return self.layer._replace(mixer=self.encoder_mixer, family=self.encoder_family)
+        return self.layer
 
     def _positions(self, kind: str) -> str:
         return getattr(self, f"{kind}_positions")
@@ -178,7 +201,7 @@ class Transformer(Layered, kw_only=True):
         inputs: Int[Array, "batch t"],
         edits: Edits = NO_EDITS,
     ) -> dict[str, Heads]:
-        """What each head does in one teacher-forced pass, by kind; without "encoder" if its mixer does not attend.
+        """What each head does in one teacher-forced pass, by kind; without those whose mixer does not attend.
 
         Weights are `[batch, layers, heads, Q, K]`, outputs `[batch, layers, heads, Q, F]`.
         """
@@ -201,44 +224,46 @@ class Transformer(Layered, kw_only=True):
 
     def _shown(self, source: Array, lengths: Array, inputs: Array, edits: Edits, look: Look) -> dict[str, Any]:
         memory, encoder = self._encode(source, lengths, None, edits, look)
-        kinds = self._teach(memory, inputs, None, edits, look)[1] | ({"encoder": encoder} if encoder else {})
-        return {kind: batch_first(shown) for kind, shown in kinds.items()}
+        kinds = self._teach(memory, inputs, None, edits, look)[1] | {"encoder": encoder}
+        return {kind: batch_first(shown) for kind, shown in kinds.items() if shown is not None}
 
     def init_cache(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first token, with room for `max_length` tokens."""
         self._require_room("decoder", max_length)
-        shape = (len(memory.lengths), self.layer.kv_heads, max_length, self.layer.width // self.layer.heads)
-        empty = KeyValue(jnp.zeros(shape, self.layer.dtype), jnp.zeros(shape, self.layer.dtype))
-        layers = self.each("decoders", self.decoders)
+        batch, layers = len(memory.lengths), self.each("decoders", self.decoders)
         projected = Projected(tuple(layer.project_memory(memory.encoded) for layer in layers), memory.lengths)
-        lanes = jnp.zeros((len(memory.lengths), max_length), jnp.int32)
-        return Cache(projected, lanes, jnp.zeros(len(lanes), jnp.int32), (empty,) * self.decoder_layers)
+        history, state = of_layers([layer.init_cache(batch, max_length) for layer in layers])
+        lanes = jnp.zeros((batch, max_length), jnp.int32)
+        return Cache(projected, Own(lanes, state), jnp.zeros(batch, jnp.int32), history)
 
     def step(
         self, tokens: Int[Array, "batch *texts"], cache: Cache, edits: Edits = NO_EDITS
     ) -> tuple[Float[Array, "batch *texts v"], Cache]:
         """Logits of the token after `tokens`, NaN if the cache has no room for these, and the cache with them.
 
-        Tokens are a text's of each sentence, or of several that stand side by side in the cache; `state` says of each
+        Tokens are a text's of each sentence, or of several that stand side by side in the cache; lanes say of each
         text and time which of the texts then was its own. Raises ValueError for `edits` that are more than gates.
         """
         require_gates(edits)
         texts_BxG = tokens.reshape(len(tokens), -1)
         self.require_texts(texts_BxG.shape[-1])
-        valid, room, cursor = jnp.ones_like(texts_BxG, bool), cache.state.shape[-1], cache.cursor[:, None]
-        lanes_BxGxR = _with_own_lanes(cache.state.reshape(*texts_BxG.shape, room), cursor)
-        reading, written = _of_own(lanes_BxGxR, cursor), []
+        of_texts = lambda leaf: leaf.reshape(*texts_BxG.shape, *leaf.shape[tokens.ndim :])  # noqa: E731
+        lanes_BxGxR, state = jax.tree.map(of_texts, cache.state)
+        valid, room, cursor = jnp.ones_like(texts_BxG, bool), lanes_BxGxR.shape[-1], cache.cursor[:, None]
+        lanes_BxGxR = _with_own_lanes(lanes_BxGxR, cursor)
+        reading = _of_own(lanes_BxGxR, cursor)._replace(first=cache.cursor * texts_BxG.shape[-1])
         x = self._embed(self.target_embedding, texts_BxG, "decoder", reading.positions.queries, None)
-        layers = zip(self.each("decoders", self.decoders), cache.history or (), cache.memory.layers, strict=True)
+        holding, kept = by_layer(cache.history or (), state), []
+        layers = zip(self.each("decoders", self.decoders), holding, cache.memory.layers, strict=True)
         for index, (layer, held, memory) in enumerate(layers):
-            joining = reading._replace(join=into_cache(held, cache.cursor * texts_BxG.shape[-1]))
             known = valid_lens_mask(cache.memory.lengths, memory.key.shape[-2])
             looks = {kind: look_at(edits, kind, index) for kind in READING}
-            x, held, _ = layer(x, valid, joining, memory, known, None, looks)
-            written.append(held)
+            x, held, _ = layer(x, valid, reading._replace(held=held), memory, known, None, looks)
+            kept.append(held)
         logits = self._logits(within_room(x, cache.cursor, room), valid, False)
-        read = Cache(cache.memory, lanes_BxGxR.reshape(cache.state.shape), cache.cursor + 1, tuple(written))
-        return logits.reshape(*tokens.shape, -1), read
+        history, state = of_layers(kept)
+        own = jax.tree.map(lambda new, old: new.reshape(old.shape), Own(lanes_BxGxR, state), cache.state)
+        return logits.reshape(*tokens.shape, -1), Cache(cache.memory, own, cache.cursor + 1, history)
 
     def _encode(
         self, source: Array, lengths: Array, dropout: Dropout | None, edits: Edits, look: Look = PLAIN
@@ -249,7 +274,9 @@ class Transformer(Layered, kw_only=True):
         reading = Reading(valid_lens_mask(lengths, source.shape[-1]), positions)
 
         def read(layer, x, index, edit):
-            x, _, shown = layer(x, valid, reading, dropout and dropout.fold(1000 + index), look._replace(edit=edit))
+            x, _, shown = layer(
+                x, valid, reading, dropout and dropout.fold(1000 + index), look._replace(edit=edit, depth=index)
+            )
             return x, shown
 
         x = self._embed(table, source, "encoder", positions.queries, dropout)
@@ -266,7 +293,7 @@ class Transformer(Layered, kw_only=True):
         known = valid_lens_mask(memory.lengths, memory.encoded.shape[-2])
 
         def read(layer, x, index, of_kinds):
-            looks = {kind: look._replace(edit=edit) for kind, edit in of_kinds.items()}
+            looks = {kind: look._replace(edit=edit, depth=index) for kind, edit in of_kinds.items()}
             projected, folded = layer.project_memory(memory.encoded), dropout and dropout.fold(2000 + index)
             x, _, shown = layer(x, valid, reading, projected, known, folded, looks)
             return x, shown

@@ -1,5 +1,6 @@
 """Multi-head attention: it owns the parameters and the axis of heads; a backend computes the rest."""
 
+import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,26 +12,33 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import backends
-from attention_jax.modules.mixers import WINDOW
+from attention_jax.modules.families import PLAIN, Family, Sizes, make_family
+from attention_jax.modules.grouping import Grouping
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.ops.attention import Attention, Relative, Replacement, require_fitting
+from attention_jax.ops.cache import Held, written
 from attention_jax.ops.dropout import Dropout
-from attention_jax.ops.encoding import Encoding, PairBias
-from attention_jax.ops.masking import Mask, combine, window_mask, with_axes
+from attention_jax.ops.encoding import Encoding
+from attention_jax.ops.families import decay_of_rows, selected_after, selected_before, with_decay
+from attention_jax.ops.masking import Mask, combine, window_mask, with_axes, with_mask
+from attention_jax.ops.mixing import WINDOW
 from attention_jax.ops.normalization import rms_norm
 from attention_jax.ops.normalizing import make_normalizer
 from attention_jax.ops.placing import over_features
+from attention_jax.ops.pooling import pooled
 from attention_jax.ops.positions import make_encoding
 from attention_jax.ops.scoring import make_score
-from attention_jax.ops.statistics import Statistics, Summary, attend_with_statistics
+from attention_jax.ops.statistics import Statistics, Summary, pooled_with_statistics
 
-POSITIONS = ("positions", "encoder_positions", "decoder_positions")  # keys of models that name encodings
+# Keys of models that name encodings, and the keys that name the families of the same attention.
+POSITIONS = {"positions": "family", "encoder_positions": "encoder_family", "decoder_positions": "family"}
 
 
 class AttentionSpec(NamedTuple):
-    """Attention as a config names it: a score, a normalizer, a backend, as "gaussian:width=2", "sigmoid", "chunked".
+    """Attention as a config names it: a score, a normalizer, a backend, a family, with options as "gaussian:width=2".
 
-    `score_key` and `normalize_key` are the config's keys for the two, which errors name.
+    `score_key`, `normalize_key` and `family_key` are the config's keys for them, which errors name. `kind` is that of
+    the attention: not every family is defined for all.
     """
 
     score: str = "scaled_dot"
@@ -38,6 +46,14 @@ class AttentionSpec(NamedTuple):
     backend: str = "reference"
     score_key: str = "score"
     normalize_key: str = "normalize"
+    family: str = PLAIN
+    family_key: str = "family"
+    kind: str = "decoder"
+
+    @property
+    def of_family(self) -> Family:
+        """Raises ValueError for an unknown name, and for a family that is not defined for the kind."""
+        return make_family(self.family, self.family_key, self.kind)
 
     def attention(self, encoding: Encoding | None = None) -> Attention:
         """The record, without arrays. Raises ValueError for unknown names, and for names that do not go together."""
@@ -45,21 +61,32 @@ class AttentionSpec(NamedTuple):
         score = make_score(self.score, self.score_key)
         record = Attention(score, (), make_normalizer(self.normalize, self.normalize_key), relative=relative)
         require_fitting(record, self.score, self.normalize)
-        return record
+        asked = self.of_family.asked(record)
+        if record.normalizer.of_weights and (asked.has_bias or asked.maps.scores):
+            raise ValueError(
+                f"normalize={self.normalize!r}: needs weights of 0 or more, and {self.family_key}={self.family!r} may "
+                "make them negative. Choose normalize='softmax'."
+            )
+        return asked
 
     def check(self, encoding: Encoding | None = None) -> None:
         """Raise ValueError for unknown names, names that do not go together, and what the backend cannot do."""
         backends.require(self.backend, self.attention(encoding))
 
 
-def cross_spec(score: str, normalize: str, cross_score: str, cross_normalize: str, backend: str) -> AttentionSpec:
-    """Attention to the source: as a text's attention to itself, but for a `cross_…` that is not empty."""
+def cross_spec(
+    score: str, normalize: str, cross_score: str, cross_normalize: str, backend: str, family: str = PLAIN
+) -> AttentionSpec:
+    """Attention to the source: scored as a text's attention to itself, but for a `cross_…` that is not empty."""
     return AttentionSpec(
         cross_score or score,
         cross_normalize or normalize,
         backend,
         "cross_score" if cross_score else "score",
         "cross_normalize" if cross_normalize else "normalize",
+        family,
+        "cross_family",
+        "cross",
     )
 
 
@@ -71,23 +98,43 @@ def with_backend(
     `masks` are those of all its texts, at that length; `tell` is told why backends before the chosen one are not.
     Raises ValueError if no backend that is named can do what is asked.
     """
-    names = flat["score"], flat["normalize"]
-    cross = cross_spec(*names, flat.get("cross_score", ""), flat.get("cross_normalize", ""), "reference")
-    encodings = [make_encoding(flat[key], key) for key in POSITIONS if key in flat]
-    own = [AttentionSpec(*names).attention(encoding) for encoding in (*encodings, None)[: len(encodings) or 1]]
+    specs = _specs(flat)
+    encodings = {key: make_encoding(flat[key], key) for key in POSITIONS if key in flat}
     if WINDOW in (flat.get("mixer"), flat.get("encoder_mixer")):
         masks = [combine(mask, window_mask(length, length, flat["reach"])) for mask in masks]
-    asked = [record._replace(mask=mask) for record in (*own, cross.attention()) for mask in masks]
+    records = [spec.attention(encodings.get(key)) for key, spec in specs.items()]
+    asked = [record._replace(mask=mask) for record in records for mask in masks]
     size = flat["width"] // flat["heads"] if flat.get("heads") else None
-    call = backends.Call(str(flat["dtype"]), None, length, size, size, "attention" in flat["dropout_sites"])
+    part = size and size // max(spec.of_family.parts for spec in specs.values())
+    call = backends.Call(str(flat["dtype"]), None, length, part, size, "attention" in flat["dropout_sites"])
     return {**flat, "backend": backends.choose(flat["backend"], asked, call, tell)}
 
 
+def _specs(flat: Mapping[str, Any]) -> dict[str, AttentionSpec]:
+    """What a model's fields say of each of its kinds of attention, by the key of its positions, and of "cross"."""
+    names, families = (flat["score"], flat["normalize"]), {key: of for key, of in POSITIONS.items() if key in flat}
+    kinds = {"encoder_positions": "encoder"}
+    own = {
+        key: AttentionSpec(*names, family=flat.get(of, PLAIN), family_key=of, kind=kinds.get(key, "decoder"))
+        for key, of in families.items()
+    }
+    others = (flat.get(key, "") for key in ("cross_score", "cross_normalize"))
+    cross = cross_spec(*names, *others, "reference", flat.get("cross_family", PLAIN))
+    return (own or {"": AttentionSpec(*names)}) | {"cross": cross}
+
+
 class KeyValue(NamedTuple):
-    """Keys and values, projected and split into heads: `[batch, heads, tokens, features]`."""
+    """Keys and values, projected and split into heads: `[batch, heads, tokens, features]`.
+
+    Where heads forget, `log_forgets` has ln of what each head of queries keeps of the tokens before each. Where queries
+    select, `taken` is what those that were read before take from the scores of these keys, of every text that stands in
+    a cache.
+    """
 
     key: Float[Array, "batch h s f"]
     value: Float[Array, "batch h s f"]
+    log_forgets: Float[Array, "batch n s 1"] | None = None
+    taken: Float[Array, "batch *texts room"] | None = None
 
 
 class Heads(NamedTuple):
@@ -152,8 +199,8 @@ class MultiHeadAttention(nn.Module):
     encoding: PositionEncoding | None = None
 
     def setup(self):
-        size = self.width // self.heads
-        glorot = nn.initializers.glorot_uniform()
+        size, family = self.width // self.heads, self.spec.of_family
+        glorot, part = nn.initializers.glorot_uniform(), size // family.parts
         shapes = {"query": self.heads, "key": self.kv_heads, "value": self.kv_heads}
         self.matrices = {
             name: self.param(name, glorot, (self.width, heads * size), self.param_dtype)
@@ -162,17 +209,55 @@ class MultiHeadAttention(nn.Module):
         self.out = self.param("out", glorot, (self.width, self.width), self.param_dtype)
         if self.qk_norm:
             self.gains = {
-                name: self.param(f"{name}_gain", nn.initializers.ones, (size,), self.param_dtype)
+                name: self.param(f"{name}_gain", nn.initializers.ones, (part,), self.param_dtype)
                 for name in ("query", "key")
             }
-        self.score_params = make_score(self.spec.score).init_with(self.param, size, size, size, self.param_dtype)
+        self.score_params = make_score(self.spec.score).init_with(self.param, part, part, part, self.param_dtype)
         self.sinks = make_normalizer(self.spec.normalize).init_with(self.param, self.heads, self.param_dtype)
+        self.of_family = {
+            name: self.param(name, *parameter, self.param_dtype)
+            for name, parameter in family.parameters(Sizes(self.width, self.heads, size)).items()
+        }
 
     def project(self, memory: Float[Array, "batch s d"], positions: Int[Array, "#batch s"] | None = None) -> KeyValue:
         """The keys and values of a memory, made once for all queries; an encoding needs the keys' `positions`."""
-        key = self._split(memory @ self.matrices["key"].astype(self.dtype), self.kv_heads)
         value = self._split(memory @ self.matrices["value"].astype(self.dtype), self.kv_heads)
-        return KeyValue(self._rotated(rms_norm(key, self.gains["key"]) if self.qk_norm else key, positions), value)
+        log_forgets, family = None, self.spec.of_family
+        if family.log_forgets is not None:
+            log_forgets = family.log_forgets(self.of_family, memory)[..., None]
+        return KeyValue(self._scored("key", memory, self.kv_heads, positions), value, log_forgets)
+
+    def init_cache(self, batch: int, room: int) -> Held:
+        """What is held of texts before their first token, with room for `room` tokens: keys and values.
+
+        A family that forgets keeps more of every key; one that selects has a state.
+        """
+        shape, family = (batch, self.kv_heads, room, self.width // self.heads), self.spec.of_family
+        history = KeyValue(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
+        if family.log_forgets is not None:
+            history = history._replace(log_forgets=jnp.zeros((batch, self.heads, room, 1)))
+        return Held(history, None if family.selections is None else jnp.zeros((batch, room)))
+
+    def remember(
+        self, x: Float[Array, "batch t d"], positions: Int[Array, "#batch t"], held: Held, first: Int[Array, " batch"]
+    ) -> Held:
+        """What was held, and the keys and values of new tokens, from each text's place `first` in history on."""
+        return held._replace(history=written(held.history, self.project(x, positions), first))
+
+    def selected(
+        self,
+        x: Float[Array, "batch t d"],
+        memory: KeyValue,
+        mask: Mask | None,
+        positions: QueryKeyPositions,
+        valid: Bool[Array, "batch t"],
+    ) -> Float[Array, "batch *texts room"] | None:
+        """`memory.taken` after the queries of `x` that are valid; None for a family that selects nothing."""
+        if memory.taken is None:
+            return None
+        query = self._scored("query", x, self.heads, positions.queries)
+        found = self._selections(query, memory, None if mask is None else with_axes(mask, 2))
+        return selected_after(jnp.where(valid[..., None], found, 0), memory.taken)
 
     def __call__(
         self,
@@ -185,80 +270,102 @@ class MultiHeadAttention(nn.Module):
         with_heads: bool = False,
         is_cached: bool = False,
         summary: Summary | None = None,
+        depth: Array | int = 0,
     ) -> tuple[Float[Array, "batch t d"], Shown]:
         """What each token of `x` reads from the memory; what each head did if `with_heads`, and with a `summary` that.
 
-        `mask` is `[..., T, S]`, without heads. With `with_heads` the backend is `reference`, whichever one trains, and
-        with a `summary` the same in blocks of queries; of a cache it is one that reads caches.
+        `mask` is `[..., T, S]`, without heads; `depth` is the layer's number. With `with_heads` the backend is
+        `reference`, whichever one trains, and with a `summary` the same in blocks of queries; of a cache it is one that
+        reads caches.
         """
-        query_BxNxTxF = self._split(x @ self.matrices["query"].astype(self.dtype), self.heads)
-        if self.qk_norm:
-            query_BxNxTxF = rms_norm(query_BxNxTxF, self.gains["query"])
-        query_BxKxGxTxF = self._grouped(self._rotated(query_BxNxTxF, positions and positions.queries))
-        read = query_BxKxGxTxF, memory.key[:, :, None], memory.value[:, :, None]
-        asked = self._asked(mask, positions, edit) | {"dropout": dropout}
-        told: Any
+        family, heads = self.spec.of_family, self.grouping
+        query_BxNxTxF = self._scored("query", x, self.heads, positions and positions.queries)
+        read = heads.grouped(query_BxNxTxF), memory.key[:, :, None], memory.value[:, :, None]
+        attention = self._asked(mask, positions, edit)._replace(dropout=dropout)
+        attention = self._with_family(attention, query_BxNxTxF, memory, is_cached)
+        by, told = functools.partial(family.attending, params=self.of_family, depth=depth), None  # type: Any, Any
         if summary is not None:
-            values, told = attend_with_statistics(*read, summary.with_axes(2), **asked)
+            values, told = pooled_with_statistics(*read, attention, summary.with_axes(2), by(pooled))
         else:
-            backend = backends.of_caches(self.spec.backend) if is_cached else self.spec.backend
-            name = "reference" if with_heads else backend
-            values, told = backends.attend(name, *read, **asked, with_weights=with_heads)
-        outputs_BxNxTxF = edited(self._joined(values), edit)
+            attend = by(functools.partial(backends.attended, self._backend(with_heads, is_cached)))
+            values, told = attend(*read, attention._replace(with_weights=with_heads))
+        outputs_BxNxTxF = edited(family.outputs(self.of_family, x, heads.joined(values), depth), edit)
         outputs_BxTxNxF = jnp.moveaxis(outputs_BxNxTxF, -3, -2)
         joined_BxTxD = outputs_BxTxNxF.reshape(*outputs_BxTxNxF.shape[:-2], self.width)
-        shown = jax.tree.map(self._joined, told)
+        shown = jax.tree.map(heads.joined, told)
         return joined_BxTxD @ self.out.astype(self.dtype), Heads(shown, outputs_BxNxTxF) if with_heads else shown
 
-    def _asked(self, mask: Mask | None, positions: QueryKeyPositions | None, edit: Edit) -> dict[str, Any]:
-        """What is asked of attention, beside queries, keys and values: the keywords of `backends.attend`."""
-        return {
-            "score": self.spec.score,
-            "score_params": tuple(array.astype(self.dtype) for array in self.score_params),
-            "normalize": self.spec.normalize,
-            "normalizer_params": tuple(self._by_group(sink) for sink in self.sinks),
-            "mask": None if mask is None else with_axes(mask, 2),
-            "relative": self._relative(positions),
-            "replacement": self._replacement(edit),
-        }
+    @property
+    def grouping(self) -> Grouping:
+        return Grouping(self.heads, self.kv_heads)
+
+    def _backend(self, with_heads: bool, is_cached: bool) -> str:
+        if with_heads or (is_cached and self.spec.of_family.log_forgets):
+            return "reference"
+        return backends.of_caches(self.spec.backend) if is_cached else self.spec.backend
+
+    def _asked(self, mask: Mask | None, positions: QueryKeyPositions | None, edit: Edit) -> Attention:
+        """What is asked of attention, beside queries, keys and values, whatever the family."""
+        return Attention(
+            score=make_score(self.spec.score),
+            score_params=self._own_score,
+            normalizer=make_normalizer(self.spec.normalize),
+            normalizer_params=tuple(self.grouping.by_group(sink) for sink in self.sinks),
+            mask=None if mask is None else with_axes(mask, 2),
+            relative=self.grouping.relative(self._relative(positions)),
+            replacement=self._replacement(edit),
+        )
+
+    @property
+    def _own_score(self) -> tuple[Array, ...]:
+        return tuple(array.astype(self.dtype) for array in self.score_params)
+
+    def _with_family(self, attention: Attention, query: Array, memory: KeyValue, is_cached: bool) -> Attention:
+        """What the family asks for too. Of a cache, in which texts may stand side by side, decay is made row by row."""
+        family, heads = self.spec.of_family, self.grouping
+        if family.maps.do_something:
+            return attention._replace(maps=heads.maps(family.maps)._replace(params=self.of_family))
+        if family.selections is not None:
+            taken = selected_before(self._selections(query, memory, attention.mask), memory.taken)
+            return attention._replace(bias=-taken[:, None, None])
+        if memory.log_forgets is None:
+            return attention
+        of_keys = heads.grouped(memory.log_forgets[..., 0])
+        if not is_cached:
+            return attention._replace(relative=with_decay(attention.relative, of_keys))
+        pairs = jnp.zeros((len(query), 1, 1, query.shape[-2], of_keys.shape[-1]))
+        return attention._replace(bias=decay_of_rows(of_keys, with_mask(pairs, attention.mask)[1]))
+
+    def _selections(self, query: Array, memory: KeyValue, mask: Mask | None) -> Float[Array, "batch t s"]:
+        """What the queries' first head gives every key; the mask has axes for heads in groups."""
+        scores = make_score(self.spec.score).apply(query[:, :1, None], memory.key[:, :1, None], *self._own_score)
+        return self.spec.of_family.selections(*with_mask(scores, mask))[:, 0, 0]  # type: ignore[misc]
 
     def _relative(self, positions: QueryKeyPositions | None) -> Relative:
-        """The encoding's bias and mix, for heads that are grouped by the keys that they share."""
+        """What the encoding adds to scores and values."""
         if self.encoding is None or positions is None:
             return Relative()
         record, values = self.encoding.record, self.encoding.values
-        bias, mix, pairs = record.bias, record.mix, record.pairs
-        return Relative(
-            bias=bias and (lambda params, query, *both: self._grouped(bias(params, self._joined(query), *both))),
-            mix=mix and (lambda params, weights, *both: self._grouped(mix(params, self._joined(weights), *both))),
-            params=values,
-            queries=positions.queries,
-            keys=positions.keys,
-            pairs=pairs and (lambda params, heads: self._pairs_by_group(pairs(params, self.heads))),
-        )
+        return Relative(record.bias, None, record.mix, values, *positions, record.pairs)
 
     def _replacement(self, edit: Edit) -> Replacement | None:
         if edit.weights is None or edit.replaced is None:
             return None
-        return Replacement(self._by_group(edit.replaced), self._grouped(edit.weights))
+        return Replacement(self.grouping.by_group(edit.replaced), self.grouping.grouped(edit.weights))
 
-    def _by_group(self, of_heads: Array) -> Array:
-        """[heads] → [kv_heads, groups, 1, 1]."""
-        return of_heads.reshape(self.kv_heads, self.heads // self.kv_heads, 1, 1)
-
-    def _pairs_by_group(self, pairs: PairBias) -> PairBias:
-        return pairs._replace(numbers=pairs.numbers.reshape(self.kv_heads, self.heads // self.kv_heads, -1))
+    def _scored(self, name: str, x: Array, heads: int, positions: Array | None) -> Float[Array, "batch h t f"]:
+        """Queries or keys: projected, each part of a head normalised and turned by itself."""
+        parts = self.spec.of_family.parts
+        x_BxPxTxF = self._split(x @ self.matrices[name].astype(self.dtype), heads * parts)
+        if self.qk_norm:
+            x_BxPxTxF = rms_norm(x_BxPxTxF, self.gains[name])
+        x_BxPxTxF = self._rotated(x_BxPxTxF, positions)
+        if parts == 1:
+            return x_BxPxTxF
+        return jnp.concatenate([x_BxPxTxF[:, part::parts] for part in range(parts)], axis=-1)
 
     def _rotated(self, x: Array, positions: Array | None) -> Array:
         return x if self.encoding is None or positions is None else self.encoding.rotate(x, positions)
-
-    def _grouped(self, x_BxNxTxF: Array) -> Array:
-        """Heads, grouped by the keys and values that they share: `[batch, kv_heads, groups, …]`."""
-        batch, _, *rest = x_BxNxTxF.shape
-        return x_BxNxTxF.reshape(batch, self.kv_heads, self.heads // self.kv_heads, *rest)
-
-    def _joined(self, x_BxKxGxTxS: Any) -> Array:
-        return x_BxKxGxTxS.reshape(len(x_BxKxGxTxS), self.heads, *x_BxKxGxTxS.shape[3:])
 
     def _split(self, x_BxTxD: Array, heads: int) -> Array:
         x_BxTxNxF = x_BxTxD.reshape(*x_BxTxD.shape[:-1], heads, -1)

@@ -20,9 +20,11 @@ from attention_jax.modules.attention import (
     Shown,
     cross_spec,
 )
-from attention_jax.modules.mixers import ALL, ATTENTION, MIXERS, WINDOW
+from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
+from attention_jax.modules.mixers import ATTENTION, Mixer, is_window, make_mixer
 from attention_jax.modules.normalization import NORMS, Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
+from attention_jax.ops.cache import Held
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, combine, window_mask
 from attention_jax.ops.placing import over_features
@@ -45,13 +47,14 @@ REMAT: dict[str, Callable | None] = {
 class LayerSpec(NamedTuple):
     """What all layers of a model have in common. A model's config has these fields beside the model's own.
 
-    - `score`, `normalize`, `backend`: as in `AttentionSpec`; attention to the source has `cross_score` and
-      `cross_normalize`, or the same as self-attention where they are "".
+    - `score`, `normalize`, `backend`, `family`: as in `AttentionSpec`; attention to the source has `cross_score` and
+      `cross_normalize`, or the same as self-attention where they are "", and a `cross_family` of its own.
     - `gated`: the feed-forward is (f(x W) ∘ x V) W₂ (Shazeer 2020).
     - `norm_first`: normalise before each sub-layer, not after the sum (Xiong et al. 2020).
     - `dropout_sites`: embeddings, residual (each sub-layer's output), attention (weights), hidden (of the
       feed-forward). The paper has the first two.
-    - `mixer`: "attention", or what replaces it. "window" and "convolution" see `reach` tokens on a side, "gru" all.
+    - `mixer`: "attention", or what replaces it (`modules/mixers.py`). "window" and "convolution" see `reach` tokens on
+      a side, others all.
     - `stacked`: the model has all layers' parameters as one tree, and scans over it (`modules/stacking.py`).
     - `remat`: what the backward pass computes again of a layer, in order to save memory (Chen et al. 2016): "none";
       "full": all; "dots": all but matrix products; "dots_no_batch": all but products with parameters.
@@ -73,6 +76,8 @@ class LayerSpec(NamedTuple):
     normalize: str = "softmax"
     cross_score: str = ""
     cross_normalize: str = ""
+    family: str = PLAIN_FAMILY
+    cross_family: str = PLAIN_FAMILY
     backend: str = "reference"
     stacked: bool = False
     remat: str = "none"
@@ -88,12 +93,18 @@ class LayerSpec(NamedTuple):
     @property
     def of_self(self) -> AttentionSpec:
         """Attention of a text to itself."""
-        return AttentionSpec(self.score, self.normalize, self.backend)
+        return AttentionSpec(self.score, self.normalize, self.backend, family=self.family)
 
     @property
     def of_cross(self) -> AttentionSpec:
         """Attention to the source."""
-        return cross_spec(self.score, self.normalize, self.cross_score, self.cross_normalize, self.backend)
+        names = self.score, self.normalize, self.cross_score, self.cross_normalize
+        return cross_spec(*names, self.backend, self.cross_family)
+
+    @property
+    def mixing(self) -> Mixer:
+        """What `mixer` names."""
+        return make_mixer(self.mixer)
 
     @property
     def types(self) -> dict[str, Any]:
@@ -104,15 +115,23 @@ class LayerSpec(NamedTuple):
         for name in ("width", "heads", "kv_heads", "feed_forward", "reach"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
-        named = {"activation": tuple(ACTIVATIONS), "norm": NORMS, "mixer": ALL, "remat": tuple(REMAT)}
+        named = {"activation": tuple(ACTIVATIONS), "norm": NORMS, "remat": tuple(REMAT)}
         for name, known in named.items():
             require_choice(name, getattr(self, name), known)
         if self.mixer == "gru" and self.width % 2:
             raise ValueError(f"width={self.width}: needs an even number, because mixer='gru' halves it.")
+        if self.qk_norm and self.mixing.make is not None:
+            raise ValueError(f"qk_norm=True: mixer={self.mixer!r} does not read it. Set qk_norm=False.")
         for site in self.dropout_sites:
             require_choice("dropout_sites", site, SITES)
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads}: must divide width={self.width}.")
+        for spec in (self.of_self, self.of_cross):
+            if self.width // self.heads % spec.of_family.parts:
+                raise ValueError(
+                    f"{spec.family_key}={spec.family!r}: cuts a head in halves, and its size is width/heads = "
+                    f"{self.width // self.heads}. Choose fewer heads."
+                )
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}.")
         self.of_self.check()
@@ -122,17 +141,35 @@ class LayerSpec(NamedTuple):
         """Raise ValueError for a field of `names` that is not its default, with the reason why nothing reads it."""
         require_unset(self, {name: self._field_defaults[name] for name in names}, because)
 
+    def require_unedited(self, edit: Edit) -> None:
+        """Raise ValueError for an edit of heads that the mixer has not."""
+        if any(part is not None for part in edit):
+            raise ValueError(f"mixer={self.mixer!r}: has no attention whose heads could be edited.")
+
     def encoding(self, key: str, text: str, kind: str, max_length: int) -> PositionEncoding:
         """The position encoding that `text`, the value of a config's `key`, names, for one kind of attention.
 
         Raises ValueError for an encoding that is not defined for the kind, or acts on scores that the mixer has not.
         """
-        sizes = Spec(self.width, self.heads, self.width // self.heads, max_length, kind == "decoder")
+        parts = self.of_self.of_family.parts
+        sizes = Spec(self.width, self.heads, self.width // self.heads // parts, max_length, kind == "decoder")
         record = _usable(key, text, kind, sizes)
-        if self.mixer in MIXERS and (record.rotate or record.bias):
+        if record.mix and parts > 1:
+            raise ValueError(
+                f"{key}={text!r}: adds to values, which family={self.family!r} does not cut as it cuts keys; choose "
+                "another."
+            )
+        if (record.bias and not self.mixing.attends) or (record.rotate and not self.mixing.turns):
             raise ValueError(f"{key}={text!r}: acts on scores, and mixer={self.mixer!r} has none; choose another.")
+        if kind == "encoder" and not self.mixing.goes_back:
+            raise ValueError(f"mixer={self.mixer!r}: reads in one direction alone, and an encoder in both.")
         self.of_self.check(record)
         return PositionEncoding(record, sizes, self.param_dtype, parent=None)
+
+    def self_attention(self, encoding: PositionEncoding) -> Any:
+        """Attention of a text to itself, in the form that `mixer` names."""
+        make = self.mixing.make
+        return self.attention(self.of_self, encoding) if make is None else make(self, encoding)
 
     def attention(self, spec: AttentionSpec, encoding: PositionEncoding | None = None) -> MultiHeadAttention:
         """Attention of this size."""
@@ -191,12 +228,14 @@ class Look(NamedTuple):
     """What is asked of a layer's heads: a change of them, and whether to return their weights and outputs.
 
     With `is_cached`, what they read is a cache. With a `summary`, they return statistics of their weights instead.
+    `depth` is the layer's number, from 0 on.
     """
 
     edit: Edit = UNCHANGED
     with_heads: bool = False
     is_cached: bool = False
     summary: Summary | None = None
+    depth: Array | int = 0
 
 
 PLAIN = Look()
@@ -204,47 +243,59 @@ PLAIN = Look()
 
 def look_at(edits: Edits, kind: str, layer: int) -> Look:
     """What is asked of one layer's heads that read a cache; the arrays of `edits` have layers as their first axis."""
-    return Look(at_layer(edits.get(kind, UNCHANGED), layer), is_cached=True)
+    return Look(at_layer(edits.get(kind, UNCHANGED), layer), is_cached=True, depth=layer)
 
 
 class Reading(NamedTuple):
-    """What self-attention reads: the mask, the positions, and `join`, from new keys and values to all that are read."""
+    """What a layer reads of its text: the mask and positions of attention, and with a cache what it `held` before.
+
+    The tokens then come from each text's place `first` in history on, and the mask and positions are those of all that
+    history has room for.
+    """
 
     mask: Mask | None
     positions: QueryKeyPositions
-    join: Callable[[KeyValue], KeyValue] = lambda own: own  # with a cache: writes them into it
+    held: Held | None = None
+    first: Int[Array, " batch"] | None = None
+
+    @property
+    def before(self) -> Int[Array, " batch"] | int:
+        """How many tokens stand in history before those that are read now."""
+        return 0 if self.first is None else self.first
 
     def by(
-        self, attention: MultiHeadAttention, x: Float[Array, "batch t d"], dropout: Dropout | None, look: Look
-    ) -> tuple[Float[Array, "batch t d"], tuple[KeyValue, Shown]]:
-        """What each token of `x` reads; the keys and values that were read, and what each head did."""
-        read = self.join(attention.project(x, self.positions.queries))
+        self,
+        attention: MultiHeadAttention,
+        x: Float[Array, "batch t d"],
+        valid: Bool[Array, "batch t"],
+        dropout: Dropout | None,
+        look: Look,
+    ) -> tuple[Float[Array, "batch t d"], tuple[Held | None, Shown]]:
+        """What each token of `x` reads; what is held now, if there is a cache, and what each head did."""
+        if self.held is None or self.first is None:
+            held, read = None, attention.project(x, self.positions.queries)
+        else:
+            held = attention.remember(x, self.positions.queries, self.held, self.first)
+            read = held.history._replace(taken=held.state)
+            held = held._replace(state=attention.selected(x, read, self.mask, self.positions, valid))
         out, heads = attention(x, read, self.mask, dropout, self.positions, *look)
-        return out, (read, heads)
+        return out, (held, heads)
 
 
-def into_cache(held: KeyValue, first: Int[Array, " batch"]) -> Callable[[KeyValue], KeyValue]:
-    """A function that writes the keys and values of new tokens into a cache, from each text's entry on.
+def by_text(
+    mixer: Callable, x: Float[Array, "batch t d"], positions: Int[Array, "#batch t"], held: Held | None
+) -> tuple[Float[Array, "batch t d"], Held | None]:
+    """What a mixer makes of a decoder's tokens, which with a cache are the next ones of as many texts side by side.
 
-    Tokens that the cache has no room for are left out. Where all texts write at one place, nothing else is touched.
+    Padding is read as any token: it stands after a text's words.
     """
-    room, place = held.key.shape[-2], first[0]
-
-    def join(new):
-        count = new.key.shape[-2]
-        agree = jnp.all(first == place) & (place + count <= room)
-        return jax.lax.cond(agree, together, functools.partial(apart, count), new, held)
-
-    def together(new, held):
-        return jax.tree.map(lambda n, h: jax.lax.dynamic_update_slice_in_dim(h, n, place, -2), new, held)
-
-    def apart(count, new, held):
-        index_BxR = jnp.arange(room)[None] - first[:, None]  # of the new token for each entry of the cache
-        is_new = ((index_BxR >= 0) & (index_BxR < count))[:, None, :, None]
-        index = jnp.clip(index_BxR, 0, count - 1)[:, None, :, None]
-        return jax.tree.map(lambda n, h: jnp.where(is_new, jnp.take_along_axis(n, index, axis=-2), h), new, held)
-
-    return join
+    everywhere = jnp.ones(x.shape[:2], bool)
+    if held is None:
+        return mixer(x, everywhere, positions)
+    flat = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])  # noqa: E731
+    new = jax.tree.map(flat, (x, everywhere, jnp.broadcast_to(positions, x.shape[:2])))
+    out, now = mixer(*(array[:, None] for array in new), jax.tree.map(flat, held))
+    return out.reshape(x.shape), jax.tree.map(lambda leaf, before: leaf.reshape(before.shape), now, held)
 
 
 class EncoderLayer(nn.Module):
@@ -255,12 +306,16 @@ class EncoderLayer(nn.Module):
 
     def setup(self):
         spec = self.spec
-        if spec.mixer in MIXERS:
-            self.mixer = MIXERS[spec.mixer](spec.width, spec.reach, self.encoding.sizes.is_causal, **spec.types)
+        if spec.mixing.attends:
+            self.self_attention = spec.self_attention(self.encoding)
         else:
-            self.self_attention = spec.attention(spec.of_self, self.encoding)
+            self.mixer = spec.mixing.make(spec, self.encoding)
         self.feed_forward = FeedForward(spec)
         self.residuals = [Residual(spec, index) for index in range(2)]
+
+    def init_cache(self, batch: int, room: int) -> Held:
+        """What this layer holds of texts before their first token, with room for `room` tokens."""
+        return (self.self_attention if self.spec.mixing.attends else self.mixer).init_cache(batch, room)
 
     def __call__(
         self,
@@ -269,26 +324,25 @@ class EncoderLayer(nn.Module):
         reading: Reading,
         dropout: Dropout | None,
         look: Look = PLAIN,
-    ) -> tuple[Float[Array, "batch s d"], KeyValue | None, Shown]:
-        """The tokens after this layer, the keys and values that were read, and what each head did.
-
-        The last two are None for other mixers.
-        """
+    ) -> tuple[Float[Array, "batch s d"], Held | None, Shown]:
+        """The tokens after this layer, what it holds now if there is a cache, and what each head did, if any."""
         spec = self.spec
-        if spec.mixer == WINDOW:
-            near = window_mask(x.shape[-2], x.shape[-2], spec.reach)
+        if is_window(spec.mixer):
+            near = window_mask(x.shape[-2], reading.positions.keys.shape[-1], spec.reach, reading.before)
             reading = reading._replace(mask=combine(reading.mask, near))
 
         def attend(x):
-            if spec.mixer in MIXERS:
-                return self.mixer(x, valid), (None, None)
-            return reading.by(self.self_attention, x, spec.dropout_at("attention", 0, dropout), look)
+            if not spec.mixing.attends:
+                spec.require_unedited(look.edit)
+                out, held = self.mixer(x, valid, reading.positions.queries, reading.held)
+                return out, (held, None)
+            return reading.by(self.self_attention, x, valid, spec.dropout_at("attention", 0, dropout), look)
 
         def feed(x):
             return self.feed_forward(x, spec.dropout_at("hidden", 0, dropout)), None
 
-        x, (read, heads) = self.residuals[0](x, valid, dropout, attend)
-        return self.residuals[1](x, valid, dropout, feed)[0], read, heads
+        x, (held, heads) = self.residuals[0](x, valid, dropout, attend)
+        return self.residuals[1](x, valid, dropout, feed)[0], held, heads
 
 
 class DecoderLayer(nn.Module):
@@ -298,10 +352,17 @@ class DecoderLayer(nn.Module):
     encoding: PositionEncoding
 
     def setup(self):
-        self.self_attention = self.spec.attention(self.spec.of_self, self.encoding)
+        if self.spec.mixing.attends:
+            self.self_attention = self.spec.self_attention(self.encoding)
+        else:
+            self.mixer = self.spec.mixing.make(self.spec, self.encoding)
         self.cross_attention = self.spec.attention(self.spec.of_cross)
         self.feed_forward = FeedForward(self.spec)
         self.residuals = [Residual(self.spec, index) for index in range(3)]
+
+    def init_cache(self, batch: int, room: int) -> Held:
+        """What this layer holds of texts before their first token, with room for `room` tokens."""
+        return (self.self_attention if self.spec.mixing.attends else self.mixer).init_cache(batch, room)
 
     def project_memory(self, memory: Float[Array, "batch s d"]) -> KeyValue:
         """The encoder's output as this layer's cross-attention reads it."""
@@ -316,15 +377,19 @@ class DecoderLayer(nn.Module):
         memory_mask: Mask,
         dropout: Dropout | None = None,
         looks: Mapping[str, Look] = {},
-    ) -> tuple[Float[Array, "batch t d"], KeyValue, dict[str, Shown]]:
-        """The tokens after this layer, the keys and values of self-attention, and what each head did, by kind.
+    ) -> tuple[Float[Array, "batch t d"], Held | None, dict[str, Shown]]:
+        """The tokens after this layer, what it holds now if there is a cache, and what each head did, by kind.
 
         `looks` are by kind, "decoder" and "cross".
         """
         spec, look, cross_look = self.spec, looks.get("decoder", PLAIN), looks.get("cross", PLAIN)
 
         def read_words(x):
-            return reading.by(self.self_attention, x, spec.dropout_at("attention", 0, dropout), look)
+            if not spec.mixing.attends:
+                spec.require_unedited(look.edit)
+                out, held = by_text(self.mixer, x, reading.positions.queries, reading.held)
+                return out, (held, None)
+            return reading.by(self.self_attention, x, valid, spec.dropout_at("attention", 0, dropout), look)
 
         def read_memory(x):
             on_weights = spec.dropout_at("attention", 1, dropout)
@@ -333,6 +398,6 @@ class DecoderLayer(nn.Module):
         def feed(x):
             return self.feed_forward(x, spec.dropout_at("hidden", 0, dropout)), None
 
-        x, (read, own) = self.residuals[0](x, valid, dropout, read_words)
+        x, (held, own) = self.residuals[0](x, valid, dropout, read_words)
         x, cross = self.residuals[1](x, valid, dropout, read_memory)
-        return self.residuals[2](x, valid, dropout, feed)[0], read, {"decoder": own, "cross": cross}
+        return self.residuals[2](x, valid, dropout, feed)[0], held, {"decoder": own, "cross": cross}

@@ -15,7 +15,8 @@ from attention_jax.ops.scoring import SCORES, Score
 class Relative(NamedTuple):
     """How attention depends on the positions of queries and keys; a part that is None does nothing.
 
-    `queries` [..., Q] and `keys` [..., K] are positions; a backend calls the functions with any block of them.
+    `queries` [..., Q] and `keys` [..., K] are positions, or trees of such arrays with other numbers of each beside
+    them; a backend calls the functions with any block of them.
     `bias(params, query, queries, keys)` [..., Q, K] is added to the scores. `falloff(params, queries, keys)`
     [..., Q, K] ≥ 0 multiplies the weights, which are not normalised again. `mix(params, weights, queries, keys)`
     [..., Q, V], linear in the weights, is added to the pooled values. `pairs(params, heads)` is the same bias as a
@@ -31,6 +32,22 @@ class Relative(NamedTuple):
     pairs: Callable[..., PairBias] | None = None
 
 
+class Maps(NamedTuple):
+    """What is done to the maps of all heads, whole rows of them; a part that is None does nothing.
+
+    `scores(params, scores, query, allowed)` gives the scores that are normalised, from those with their biases;
+    `weights(params, weights)` the weights that pool. Both are of all heads, as many as queries have.
+    """
+
+    scores: Callable[..., Array] | None = None
+    weights: Callable[..., Array] | None = None
+    params: Any = ()
+
+    @property
+    def do_something(self) -> bool:
+        return self.scores is not None or self.weights is not None
+
+
 class Replacement(NamedTuple):
     """Weights to use instead of those computed, where `chosen` is true; other heads keep their own."""
 
@@ -41,8 +58,8 @@ class Replacement(NamedTuple):
 class Attention(NamedTuple):
     """What attention computes: Σ_i dropout(α)_i v_i with α = normalise(score(q, k) + bias) over the keys of the mask.
 
-    All axes before the last two are batch axes. `replacement` changes the weights before dropout. `with_weights` asks
-    for the weights beside the values.
+    All axes before the last two are batch axes. `maps` changes scores and weights by those of all heads, `replacement`
+    the weights before dropout. `with_weights` asks for the weights beside the values.
     """
 
     score: Score = SCORES["scaled_dot"]
@@ -52,6 +69,7 @@ class Attention(NamedTuple):
     mask: Mask | None = None
     bias: Float[Array, "*#batch #q #k"] | None = None
     relative: Relative = Relative()
+    maps: Maps = Maps()
     dropout: Dropout | None = None
     replacement: Replacement | None = None
     with_weights: bool = False

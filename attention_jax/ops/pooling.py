@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.kernels import kernel_weights
-from attention_jax.ops.masking import Mask, as_rule
+from attention_jax.ops.masking import Mask, as_rule, with_mask
 from attention_jax.ops.normalizing import make_normalizer
 from attention_jax.ops.scoring import Score, make_score, scaled_dot
 from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_same_size
@@ -108,7 +108,13 @@ def _weights(query: Array, key: Array, attention: Attention) -> Weights:
     if relative.bias is not None:
         bias = relative.bias(relative.params, query, relative.queries, relative.keys)
         scores = jnp.add(*align_ranks(scores, bias))
-    weights = attention.normalizer.apply(scores, attention.mask, *attention.normalizer_params)
+    maps, mask = attention.maps, attention.mask
+    if maps.scores is not None:
+        scores, mask = with_mask(scores, mask)
+        scores = maps.scores(maps.params, scores, query, mask)
+    weights = attention.normalizer.apply(scores, mask, *attention.normalizer_params)
+    if maps.weights is not None:
+        weights = maps.weights(maps.params, weights)
     if relative.falloff is None:
         return weights
     falloff = relative.falloff(relative.params, relative.queries, relative.keys)

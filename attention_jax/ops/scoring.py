@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.ops import naming
 from attention_jax.ops.kernels import KERNELS
-from attention_jax.ops.naming import more_than_0, whole
+from attention_jax.ops.naming import more_than_0, truth, whole
 from attention_jax.ops.shapes import require_batch, require_choice, require_same_size, require_shape
 
 Query = Float[Array, "*#batch q d"]
@@ -103,8 +103,24 @@ def kernel(query: Query, key: Key, name: str = "gaussian", width: Scalar = 1.0) 
     return KERNELS[name].apply(jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).tiny)) / width)
 
 
+def l2(query: Query, key: Key) -> Scores:
+    """−‖q − k‖² / √d (Kim et al. 2021, §3.2): unlike a product's, its attention is Lipschitz where W_q = W_k."""
+    return -_squared_distance(query, key) / math.sqrt(query.shape[-1])
+
+
+def laplacian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
+    """−‖q − k‖₁ / `width`; softmax over it is Nadaraya–Watson regression by Laplace's kernel.
+
+    Memory may be [..., Q, K, D], where the compiler does not fuse the sum.
+    """
+    _require_equal_sizes(query, key)
+    require_shape("width", jnp.asarray(width), (), "one width serves every query and key")
+    apart = (query[..., :, None, :] - key[..., None, :, :]).astype(_accumulator(query, key))
+    return -jnp.sum(jnp.abs(apart), axis=-1) / width
+
+
 def cosine(query: Query, key: Key, temperature: Scalar = 1.0) -> Scores:
-    """qᵀk / (‖q‖ ‖k‖ τ) (Graves et al. 2014, eq. 6); zero, with zero gradients, at a zero vector."""
+    """qᵀk / (‖q‖ ‖k‖ τ) (Graves et al. 2014, eq. 6; τ learned in Henry et al. 2020); zero at a zero vector."""
     require_shape("temperature", jnp.asarray(temperature), (), "one temperature serves every query and key")
     return dot(_unit(query), _unit(key)) / temperature
 
@@ -127,6 +143,12 @@ def zero(query: Float[Array, "*#batch q dq"], key: Float[Array, "*#batch k dk"])
     return jnp.zeros((*batch, query.shape[-2], key.shape[-2]), _accumulator(query, key))
 
 
+def _glorot(key: Array, shape: tuple[int, ...], dtype=jnp.float32) -> Array:
+    """Uniform in ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010, eq. 16); a vector maps to one output."""
+    limit = math.sqrt(6 / (sum(shape) if len(shape) > 1 else shape[0] + 1))
+    return jax.random.uniform(key, shape, dtype, -limit, limit)
+
+
 class Projected(NamedTuple):
     """A score as `apply(q W_q, k W_k, *params)`: a decoder can project its keys once. None: not projected."""
 
@@ -139,9 +161,10 @@ class Projected(NamedTuple):
 class Score(NamedTuple):
     """A score, and the shapes of its parameters: (query size, key size, hidden size) → {name: shape}.
 
-    `project(query size, *params)` gives its `Projected` form; None: it projects nothing. `needs_equal_sizes`: query and
-    key must have equally many features. `is_weight`: it is a weight ≥ 0, not the logarithm of one. `room`: how many
-    keys it has room for, if it scores keys by their position; None: any number.
+    `initializer(key, shape, dtype)` draws them. `project(query size, *params)` gives its `Projected` form; None: it
+    projects nothing. `needs_equal_sizes`: query and key must have equally many features. `is_weight`: it is a weight
+    ≥ 0, not the logarithm of one. `room`: how many keys it has room for, if it scores keys by their position; None: any
+    number.
     """
 
     apply: Callable
@@ -150,6 +173,7 @@ class Score(NamedTuple):
     needs_equal_sizes: bool = False
     is_weight: bool = False
     room: int | None = None
+    initializer: Callable = _glorot
 
     def projected(self, query_size: int, *params: Array) -> Projected:
         """The score in its projected form; without a `project`, with no projections."""
@@ -158,7 +182,7 @@ class Score(NamedTuple):
     def init_with(self, param: Callable, query_size: int, key_size: int, hidden: int = 0, dtype=jnp.float32) -> tuple:
         """The parameters in the formula's order, made by `param(name, initializer, shape, dtype)`."""
         shapes = self.shapes(query_size, key_size, hidden)
-        return tuple(param(name, _glorot, shape, dtype) for name, shape in shapes.items())
+        return tuple(param(name, self.initializer, shape, dtype) for name, shape in shapes.items())
 
     def init(self, key: Array, query_size: int, key_size: int, hidden: int = 0, dtype=jnp.float32) -> tuple:
         """Fresh parameters from a random key, in the formula's order."""
@@ -170,6 +194,23 @@ def _bound(score: Callable, **options: float | None) -> Callable:
     """The score with the options that are not None. Raises ValueError unless each is a number more than 0."""
     given = {name: more_than_0(name, value) for name, value in options.items() if value is not None}
     return functools.partial(score, **given) if given else score
+
+
+def _scaled(score: Callable, name: str, value: float | None, learned: bool) -> Score:
+    """A score whose scale is the option `name`; if `learned`, that times exp(s), which is more than 0 for every s.
+
+    s is one number a layer, from 0 on.
+    """
+    bound = _bound(score, **{name: value})
+    if not truth("learned", learned):
+        return Score(bound, needs_equal_sizes=True)
+    start, shapes = 1.0 if value is None else value, {f"log_{name}": ()}
+    return Score(
+        lambda query, key, s: score(query, key, start * jnp.exp(s.astype(_accumulator(s)))),
+        lambda q, k, h: shapes,
+        needs_equal_sizes=True,
+        initializer=jax.nn.initializers.zeros,
+    )
 
 
 def _kernels(name: str) -> Callable:
@@ -213,11 +254,13 @@ BUILDERS: dict[str, Callable[..., Score]] = {
     ),
     "additive": _additive,
     "concat": _concat,
-    "gaussian": lambda width=None: Score(_bound(gaussian, width=width), needs_equal_sizes=True),
+    "gaussian": lambda width=None, learned=False: _scaled(gaussian, "width", width, learned),
+    "l2": lambda: Score(l2, needs_equal_sizes=True),
+    "laplacian": lambda width=None, learned=False: _scaled(laplacian, "width", width, learned),
     "kernel": lambda name="gaussian", width=None: Score(
         _bound(_kernels(name), width=width), needs_equal_sizes=True, is_weight=True
     ),
-    "cosine": lambda temperature=None: Score(_bound(cosine, temperature=temperature), needs_equal_sizes=True),
+    "cosine": lambda temperature=None, learned=False: _scaled(cosine, "temperature", temperature, learned),
     "location": _location,
     "zero": lambda: Score(zero),
 }
@@ -271,9 +314,3 @@ def _accumulator(*arrays: Array):
 def _sizes(query: Array | None = None, key: Array | None = None, **others: Array) -> str:
     arrays = {"query": query, "key": key, **others}
     return ", ".join(f"{name} is {a.shape}" for name, a in arrays.items() if a is not None)
-
-
-def _glorot(key: Array, shape: tuple[int, ...], dtype=jnp.float32) -> Array:
-    """Uniform in ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010, eq. 16); a vector maps to one output."""
-    limit = math.sqrt(6 / (sum(shape) if len(shape) > 1 else shape[0] + 1))
-    return jax.random.uniform(key, shape, dtype, -limit, limit)

@@ -6,6 +6,7 @@ normalizer, mask and bias. Gradients compute every block again.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from attention_jax.ops.attention import Attention
+from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.masking import MaskRule, fitting_rule
 from attention_jax.ops.pooling import Values, attention_of, by_rows, pooled
 from attention_jax.ops.shapes import align_ranks, require_batch
@@ -90,7 +91,19 @@ def attend_with_statistics(
     `asked` are the keywords of `attend`. Raises ValueError for shapes that do not fit, for dropout, because statistics
     are of all weights, and for a summary that does not fit.
     """
-    attention = attention_of(**asked, with_weights=True)
+    return pooled_with_statistics(query, key, value, attention_of(**asked), summary)
+
+
+def pooled_with_statistics(
+    query: Float[Array, "*#batch q dq"],
+    key: Float[Array, "*#batch k dk"],
+    value: Float[Array, "*#batch k v"],
+    attention: Attention,
+    summary: Summary = SUMMARY,
+    attend: Callable[[Array, Array, Array, Attention], Attended] = pooled,
+) -> tuple[Values, Statistics]:
+    """`attend_with_statistics` of a record; `attend` gives the values and weights of some queries."""
+    attention = attention._replace(with_weights=True)
     summary.check(query.shape[-2], key.shape[-2])
     if attention.dropout is not None:
         raise ValueError("dropout: statistics are of attention without it. Leave it out.")
@@ -100,7 +113,7 @@ def attend_with_statistics(
 
     def of_rows(rows: Int[Array, " q"]) -> tuple[Array, ...]:
         own = _at_rows(attention, rule, rows, queries)
-        found: Any = pooled(jnp.take(query, rows, axis=-2), key, value, own)
+        found: Any = attend(jnp.take(query, rows, axis=-2), key, value, own)
         weights = found.weights.astype(jnp.promote_types(found.weights.dtype, jnp.float32))
         return found.values, *_told(weights, rows, summary)
 
@@ -116,11 +129,11 @@ def _at_rows(attention: Attention, rule: MaskRule, rows: Int[Array, " q"], queri
     def taken(array, axis):
         return array if array is None or array.shape[axis] < queries else jnp.take(array, rows, axis=axis)
 
-    replacement = attention.replacement
+    relative, replacement = attention.relative, attention.replacement
     return attention._replace(
         mask=rule.block(rows, jnp.arange(rule.num_keys)),
         bias=taken(attention.bias, -2),
-        relative=attention.relative._replace(queries=taken(attention.relative.queries, -1)),
+        relative=relative._replace(queries=jax.tree.map(lambda array: taken(array, -1), relative.queries)),
         replacement=replacement and replacement._replace(weights=taken(replacement.weights, -2)),
     )
 

@@ -27,9 +27,8 @@ sys.path[:0] = [str(Path(__file__).parents[level]) for level in range(3)]
 import oracle
 from support import drawn
 
-from attention_jax.modules.attention import AttentionSpec, KeyValue, MultiHeadAttention
+from attention_jax.modules.attention import AttentionSpec, MultiHeadAttention
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
-from attention_jax.modules.transformer import into_cache
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Spec
 from attention_jax.ops.masking import causal_mask, combine, prefix_mask, segment_mask, valid_lens_mask, window_mask
@@ -213,8 +212,8 @@ def whole(layer, texts, positions, mask, dropout=None):
 def step(layer, text, held, position, mask):
     """Self-attention of one token, whose key and value join those of the tokens before it."""
     positions = QueryKeyPositions(position[:, None], jnp.arange(ROOM)[None])
-    held = into_cache(held, position)(layer.project(text, positions.queries))
-    return layer(text, held, mask, None, positions)[0], held
+    held = layer.remember(text, positions.queries, held, position)
+    return layer(text, held.history, mask, None, positions)[0], held
 
 
 def computed(cell, variables, texts):
@@ -223,7 +222,7 @@ def computed(cell, variables, texts):
     dropout = Dropout(jax.random.key(9), cell.dropout) if cell.dropout else None
     everywhere = jnp.arange(LENGTH)[None]
     if cell.mode == "cached":
-        empty = KeyValue(*[jnp.zeros((BATCH, KV_HEADS, ROOM, WIDTH // HEADS), cell.dtype)] * 2)
+        empty = layer.init_cache(BATCH, ROOM)
 
         def next_token(held, t):
             mask = combine(causal_mask(1, ROOM, t), MASKS[cell.mask](1, ROOM, t))
@@ -317,7 +316,11 @@ def acceptance():
         lines += ["|---" * (1 + len(AXES["normalizer"])) + "|"]
         for score in AXES["score"]:
             cells = [Cell(score, n, "none", "none", 0.0, "float32", backend, "plain") for n in AXES["normalizer"]]
-            lines.append(f"| {_name(score)} | " + " | ".join("–" if refusal(c) else "✓" for c in cells) + " |")
+            lines.append(
+                f"| {_name(score)}{', learned' * ('learned' in score)} | "
+                + " | ".join("–" if refusal(c) else "✓" for c in cells)
+                + " |"
+            )
         tables.setdefault("\n".join(lines), []).append(f"`{_name(backend)}`")
     return "\n".join(f"\n{', '.join(names)}\n\n{table}" for table, names in tables.items())
 

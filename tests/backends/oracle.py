@@ -62,6 +62,11 @@ SCORES = {
     "cosine:temperature=0.3": lambda q, k: (
         jnp.sum((lambda a, b: a * b)(*pairs(q, k)), -1) / (norm(q)[:, None] * norm(k)[None, :] * 0.3)
     ),
+    "gaussian:width=2,learned=True": lambda q, k, s: (
+        -jnp.sum(jnp.square(jnp.subtract(*pairs(q, k))), -1) / (2 * (2 * jnp.exp(s)) ** 2)
+    ),
+    "l2": lambda q, k: -jnp.sum(jnp.square(jnp.subtract(*pairs(q, k))), -1) / np.sqrt(q.shape[-1]),
+    "laplacian:width=2": lambda q, k: -jnp.sum(jnp.abs(jnp.subtract(*pairs(q, k))), -1) / 2,
     "location:longest=8": lambda q, k, w: (q @ w)[:, : len(k)],
     "zero": lambda q, k: jnp.zeros((len(q), len(k))),
 }
@@ -213,7 +218,7 @@ def attention(names, heads, texts, params, own, mask, positions, dropout):
     shape = (batch, kv_heads, heads // kv_heads, length, length)
     kept = jnp.ones(shape) if dropout is None else multiplier(dropout, shape).astype(jnp.float64)
     kept = kept.reshape(batch, heads, length, length)
-    learned = [params[name] for name in ("matrix", "w", "w_q", "w_k", "w_v") if name in params]
+    learned = [params[name] for name in ("matrix", "w", "w_q", "w_k", "w_v", "log_width") if name in params]
     for row in range(batch):
         split = lambda name, count: (texts[row] @ params[name]).reshape(length, count, size).swapaxes(0, 1)  # noqa: B023, E731
         query, key, value = split("query", heads), split("key", kv_heads), split("value", kv_heads)

@@ -18,6 +18,8 @@ from attention_jax.ops.scoring import (
     cosine,
     dot,
     gaussian,
+    l2,
+    laplacian,
     location,
     make_score,
     scaled_dot,
@@ -32,6 +34,8 @@ ORACLES = {
     "concat": lambda q, k, w, w_v: np.tanh(np.concatenate([q, k]) @ w) @ w_v,
     "gaussian": lambda q, k: -np.sum((q - k) ** 2) / 2,
     "kernel": lambda q, k: np.exp(-np.sum((q - k) ** 2) / 2),
+    "l2": lambda q, k: -np.sum((q - k) ** 2) / np.sqrt(len(q)),
+    "laplacian": lambda q, k: -np.sum(np.abs(q - k)),
     "cosine": lambda q, k: q @ k / (np.linalg.norm(q) * np.linalg.norm(k)),
     "zero": lambda q, k: 0.0,
 }
@@ -127,7 +131,7 @@ def test_cosine_of_a_zero_vector_is_zero_with_finite_gradients():
     assert all(jnp.isfinite(g).all() for g in jax.grad(lambda q, k: cosine(q, k).sum(), argnums=(0, 1))(query, key))
 
 
-@pytest.mark.parametrize("score", [dot, scaled_dot, gaussian, cosine])
+@pytest.mark.parametrize("score", [dot, scaled_dot, gaussian, l2, laplacian, cosine])
 def test_unequal_sizes_are_refused_by_name_and_shape(score):
     with pytest.raises(ValueError, match=r"query \(2, 64\).*key \(3, 32\).*bilinear"):
         score(jnp.ones((2, 64)), jnp.ones((3, 32)))
@@ -179,13 +183,30 @@ def test_a_score_is_made_from_its_name(name):
 
 @pytest.mark.parametrize(
     ("text", "plain", "factor"),
-    [("gaussian:width=2", "gaussian", 1 / 4), ("cosine:temperature=0.5", "cosine", 2)],
+    [
+        ("gaussian:width=2", "gaussian", 1 / 4),
+        ("cosine:temperature=0.5", "cosine", 2),
+        ("laplacian:width=2", "laplacian", 1 / 2),
+    ],
 )
 def test_options_are_those_of_the_formula(text, plain, factor):
     query, key, _ = inputs(plain)
     np.testing.assert_allclose(
         make_score(text).apply(query, key), factor * SCORES[plain].apply(query, key), rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplacian", "cosine"])
+def test_a_learned_scale_begins_where_it_is_told_and_is_more_than_0_whatever_is_learned(name):
+    query, key, _ = inputs(name)
+    option = "temperature" if name == "cosine" else "width"
+    score, fixed = make_score(f"{name}:{option}=2,learned=True"), SCORES[name].apply
+    (start,) = score.init(jax.random.key(0), DQ, DQ)
+    np.testing.assert_allclose(score.apply(query, key, start), fixed(query, key, 2.0), rtol=1e-6)
+    for learned in (-3.0, 1.5):
+        expected = fixed(query, key, 2 * np.exp(learned))
+        np.testing.assert_allclose(score.apply(query, key, jnp.float32(learned)), expected, rtol=1e-5)
+    check_grads(lambda s: score.apply(query, key, s), (start,), order=1, modes=["rev"], rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -213,6 +234,7 @@ def test_the_hidden_size_of_a_network_may_be_named():
         (f"gaussian:width={10**400}", "needs a number more than 0, and finite"),
         ("gaussian:width=nan", "width='nan': needs a number more than 0"),
         ("gaussian:width=True", "width=True: needs a number more than 0"),
+        ("cosine:learned=yes", "learned='yes': needs True or False"),
         ("location:longest=0", "score='location:longest=0': longest=0: needs a whole number, 1 or more"),
         ("additive:hidden=-3", "score='additive:hidden=-3': hidden=-3: needs a whole number, 0 or more"),
         ("additive:hidden=2.5", "hidden=2.5: needs a whole number, 0 or more"),

@@ -80,7 +80,8 @@ class Generator:
             count = min(BLOCK, left, request.context - read if request.context else left)
             room = _room(read + count, len(positions))
             if room > writing.cache.memory.shape[-1]:
-                writing = writing._replace(cache=grown(writing.cache, self._memory(positions, room, len(keys))))
+                empty = self._empty(variables, self._memory(positions, room, len(keys)))
+                writing = writing._replace(cache=grown(writing.cache, empty))
             arguments = (variables, writing, keys, count, dict(request.edits))
             outputs, writing = self._write(*arguments, drawing=request.drawing, has_ends=request.has_ends)
             block = np.asarray(outputs)[:, :count]
@@ -116,10 +117,12 @@ class Generator:
     def _memory(self, positions: np.ndarray, room: int, batch: int) -> Int[Array, "batch room"]:
         return jnp.asarray(np.tile(positions[:room], (batch, 1)))
 
+    def _empty(self, variables, memory) -> Any:
+        return self._model.apply(variables, memory, method="init_cache")
+
     def _read_prompt(self, variables, tokens, counts, memory, edits):
-        cache: Any = self._model.apply(variables, memory, method="init_cache")
-        read: Any = self._model.apply(variables, tokens, jnp.maximum(counts, 1), cache, edits, method="extend")[1]
-        return read._replace(cursor=counts)
+        cache = self._empty(variables, memory)
+        return self._model.apply(variables, tokens, counts, cache, edits, method="extend")[1]
 
     def _write_block(self, variables, writing: Writing, keys, count, edits, drawing: Drawing, has_ends: bool):
         step = functools.partial(self._model.apply, variables, edits=edits, method="step")
