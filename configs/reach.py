@@ -33,6 +33,7 @@ DATA = {
 
 ENCODINGS = ("none", "sinusoidal", "rotary", "alibi", "t5", "randomized_sinusoidal:longest=1100")
 TASKS = ("needle", "needles", "associative_recall", "variable_tracking", "frequent_words")
+MIXERS = {"rotary": ("attention", "retention"), "none": ("linear", "gated_linear", "delta", "gru", "convolution")}
 WIDTHS = (16, 32, 64, 128)
 LAYER = {"width": 16, "heads": 2, "kv_heads": 2, "feed_forward": 32}
 
@@ -70,7 +71,9 @@ def sweep(variant="core"):
         mixers = grid("model.mixer", ("attention", "window"))
         return product(grid("model.positions", encodings), grid("model.normalize", normalizers), mixers, seeds(3))
     if variant == "recall":
-        attending = product(grid("model.mixer", ("attention", "window")), grid("model.positions", ("rotary",)))
-        holding = product(grid("model.mixer", ("gru", "convolution")), grid("model.positions", ("none",)))
-        return product(chain(attending, holding), grid("model.width", WIDTHS), seeds(3))
+        turned, others = (
+            product(grid("model.mixer", mixers), grid("model.positions", (positions,)))
+            for positions, mixers in MIXERS.items()
+        )
+        return product(chain(turned, others), grid("model.width", WIDTHS), seeds(3))
     return product(grid("model.positions", ENCODINGS), grid("data.task", TASKS), seeds(5))

@@ -20,7 +20,7 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Request
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.tasks.translation.model import build, init
-from configs import benchmark, kernel_regression, language_model, nmt, positional_encoding, sequence_layers
+from configs import benchmark, kernel_regression, language_model, nmt, positional_encoding, reach, sequence_layers
 
 TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
 TRANSLATION = list(dict.fromkeys(TRANSLATION))
@@ -29,6 +29,7 @@ OTHERS = {
     "kernel_regression": tuple(kernel_regression.DATA),
     "language_model": ("cpu,characters", "cpu,jsonl"),
     "positional_encoding": ("core", "text"),
+    "reach": ("core",),
     "sequence_layers": ("costs",),
 }
 VARIANTS = [(name, v) for name, vs in OTHERS.items() for v in vs] + [("nmt", v) for v in TRANSLATION]
@@ -47,6 +48,7 @@ DESCRIBED = [
     pytest.param("language_model", "gpt2_small,bytes", marks=pytest.mark.slow),
     ("nmt", "transformer_book,embedded"),
     ("positional_encoding", "text"),
+    ("reach", "recall"),
     ("sequence_layers", "costs"),
 ]
 FILES = {
@@ -55,6 +57,7 @@ FILES = {
     "language_model": language_model,
     "nmt": nmt,
     "positional_encoding": positional_encoding,
+    "reach": reach,
     "sequence_layers": sequence_layers,
 }
 LARGE = 20_000_000
@@ -69,6 +72,7 @@ LITTLE = {
     "train.evaluate_every": 3,
     "train.checkpoint_every": 3,
     "data.length": 6,
+    "data.shortest": 4,
     "data.batch": 4,
     "data.factors": (1.0, 2.0),
     "data.examples": 2,

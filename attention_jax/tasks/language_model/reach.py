@@ -4,7 +4,7 @@ Lengths are told as multiples of the trained one.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,13 @@ from attention_jax import stopping
 from attention_jax.errors import UserError
 from attention_jax.evaluation.by_group import PARTS, OfSeed, Scores, answer, gather, interval, kept
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.modules.mixers import ATTENTION, MIXERS, WINDOW
-from attention_jax.modules.transformer import LayerSpec
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.extrapolation import length_curves
 from attention_jax.reports.figures import Figure, Line
 from attention_jax.reports.heads import PANELS
 from attention_jax.reports.page import Estimate, Table
 from attention_jax.tasks.language_model.algorithmic import held_out
-from attention_jax.tasks.language_model.model import Texts, statistics_of
+from attention_jax.tasks.language_model.model import Texts, init, statistics_of
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.training.placement import everywhere, whole
 from attention_jax.training.state import Variables
@@ -41,13 +39,6 @@ FRONTIER = (
     "Recall at the trained length, by the bytes that a model holds of an input of that length to go on with: a line a "
     "mixer, a point a width, means over seeds in their 95% intervals."
 )
-# The numbers that a layer holds of an input in order to read on.
-HELD: dict[str, Callable[[LayerSpec, int], int]] = {
-    ATTENTION: lambda layer, length: 2 * length * layer.kv_heads * layer.width // layer.heads,
-    WINDOW: lambda layer, length: 2 * min(length, layer.reach) * layer.kv_heads * layer.width // layer.heads,
-    "gru": lambda layer, length: layer.width,
-    "convolution": lambda layer, length: min(length, layer.reach) * layer.width,
-}
 
 
 def require_usable(config: ConfigDict) -> None:
@@ -57,8 +48,11 @@ def require_usable(config: ConfigDict) -> None:
 
 
 def held_bytes(model: LanguageModel, length: int) -> int:
-    """How many bytes a model holds of an input of `length` tokens: keys and values, or a state."""
-    return model.layers * HELD[model.layer.mixer](model.layer, length) * jnp.dtype(model.layer.dtype).itemsize
+    """How many bytes a model holds of an input of `length` tokens in order to read on: keys and values, or a state."""
+    variables = jax.eval_shape(functools.partial(init, model), jax.random.key(0))
+    empty = functools.partial(model.apply, method="init_cache")
+    cache: Any = jax.eval_shape(empty, variables, jax.ShapeDtypeStruct((1, length), jnp.int32))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((cache.history, cache.state)))
 
 
 def statistics_by_length(session: Session, variables: Variables, config: ConfigDict) -> dict[str, dict[str, float]]:
@@ -68,7 +62,7 @@ def statistics_by_length(session: Session, variables: Variables, config: ConfigD
     for a model that does not attend.
     """
     rows, model = config.statistics.rows, session.evaluated_model
-    if not rows or model.layer.mixer in MIXERS:
+    if not rows or not model.layer.mixing.attends:
         return {}
     found = {}
     for length in session.source.lengths:
@@ -172,6 +166,8 @@ def _frontier(scores: Scores, done: Mapping[str, FinishedCell], measure: str) ->
     Empty unless settings differ in these alone, in more than one mixer, and that length is measured.
     """
     places = {name: (cell.config.model.mixer, cell.result["cost"]["held_bytes"]) for name, cell in done.items()}
+    if not all(1.0 in cell.config.data.factors for cell in done.values()):
+        return {}
     if len({mixer for mixer, _ in places.values()}) < 2 or len({*places.values()}) < len(places):
         return {}
     found: dict[str, dict[str, Any]] = {}
