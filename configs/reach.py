@@ -34,14 +34,18 @@ DATA = {
 ENCODINGS = ("none", "sinusoidal", "rotary", "alibi", "t5", "randomized_sinusoidal:longest=1100")
 TASKS = ("needle", "needles", "associative_recall", "variable_tracking", "frequent_words")
 MIXERS = {"rotary": ("attention", "retention"), "none": ("linear", "gated_linear", "delta", "gru", "convolution")}
-WIDTHS = (16, 32, 64, 128)
+WIDTHS = (16, 32, 64)
 LAYER = {"width": 16, "heads": 2, "kv_heads": 2, "feed_forward": 32}
 
 # What a variant changes.
 VARIANTS: dict[str, dict] = {
     "core": {},
     "crossed": {"data": {"task": "needles"}},
-    "recall": {"model": {"layers": 2}, "data": {"length": 64, "shortest": 8, "factors": (0.25, 0.5, 1.0, 2.0)}},
+    "recall": {
+        "model": {"layers": 2},
+        "data": {"shortest": 8, "factors": (0.5, 1.0, 2.0, 4.0)},
+        "train": {"steps": 4000, "evaluate_every": 4000, "checkpoint_every": 4000},
+    },
     "smoke": {
         "model": {"layers": 1, **LAYER},
         "train": {"steps": 100, "log_every": 50, "evaluate_every": 100, "checkpoint_every": 100},

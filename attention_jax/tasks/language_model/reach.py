@@ -112,8 +112,8 @@ def spread_figure(lines: Mapping[str, Mapping[str, Line]], folder: Path, palette
 
 def by_times(line: Line, trained: int) -> Line:
     """A line by length as one by multiples of the trained length."""
-    lengths, *values = line
-    return np.asarray(lengths) / trained, *values
+    lengths, mean, low, high = line
+    return np.asarray(lengths) / trained, mean, low, high
 
 
 def _by_times(lines: Mapping[str, Mapping[str, Line]]) -> dict[str, Any]:
