@@ -28,7 +28,7 @@ TRANSFORMER = {
     "norm_first": True,
     "positions": "rotary",  # none, sinusoidal, learned, alibi, t5, shaw, fire, …: ops/positions.py
     "max_length": 1024,  # of learned positions
-    "mixer": "attention",  # window, gru, convolution, linear, retention, gated_linear, delta: modules/mixers.py
+    "mixer": "attention",  # window, latent, gru, convolution, linear, retention, gated_linear, delta: modules/mixers.py
     "reach": 4,  # tokens on a side that a window or a convolution sees
     "is_tied": True,  # embeddings and logits
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden
@@ -215,7 +215,13 @@ def attention():
     return product([{"model.score": s, "model.normalize": n} for s, n in zip(score, normalize, strict=True)], seeds(3))
 
 
-SWEEPS = {"positions": positions, "attention": attention}
+def families():
+    """Families of attention that keep a map."""
+    names = ("plain", "talking", "differential", "gated", "forgetting", "contextual", "selective")
+    return product(grid("model.family", names), seeds(3))
+
+
+SWEEPS = {"positions": positions, "attention": attention, "families": families}
 
 
 def sweep(name="positions"):

@@ -25,7 +25,7 @@ from attention_jax.tasks.language_model.reach import (
     accuracy_figure,
     by_times,
     conclude,
-    held_bytes,
+    held_of_input,
     require_usable,
     spread_figure,
     statistics_by_length,
@@ -60,7 +60,7 @@ def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
         {"train": {"loss": last}, **measured(session, config, variables)}
         for last, variables in zip(logged, every, strict=True)
     ]
-    held = {"held_bytes": held_bytes(session.evaluated_model, session.source.trained)}
+    held = {"held_bytes": held_of_input(session.evaluated_model, session.source.trained)}
     return over_seeds(found) | {"backend": session.model.backend, "cost": session.cost | held | pace(run, config)}
 
 

@@ -118,8 +118,8 @@ def _specs(flat: Mapping[str, Any]) -> dict[str, AttentionSpec]:
         key: AttentionSpec(*names, family=flat.get(of, PLAIN), family_key=of, kind=kinds.get(key, "decoder"))
         for key, of in families.items()
     }
-    others = (flat.get(key, "") for key in ("cross_score", "cross_normalize"))
-    cross = cross_spec(*names, *others, "reference", flat.get("cross_family", PLAIN))
+    score, normalize = (flat.get(key, "") for key in ("cross_score", "cross_normalize"))
+    cross = cross_spec(*names, score, normalize, "reference", flat.get("cross_family", PLAIN))
     return (own or {"": AttentionSpec(*names)}) | {"cross": cross}
 
 
@@ -214,7 +214,7 @@ class MultiHeadAttention(nn.Module):
             }
         self.score_params = make_score(self.spec.score).init_with(self.param, part, part, part, self.param_dtype)
         self.sinks = make_normalizer(self.spec.normalize).init_with(self.param, self.heads, self.param_dtype)
-        self.of_family = {
+        self.family_params = {
             name: self.param(name, *parameter, self.param_dtype)
             for name, parameter in family.parameters(Sizes(self.width, self.heads, size)).items()
         }
@@ -224,7 +224,7 @@ class MultiHeadAttention(nn.Module):
         value = self._split(memory @ self.matrices["value"].astype(self.dtype), self.kv_heads)
         log_forgets, family = None, self.spec.of_family
         if family.log_forgets is not None:
-            log_forgets = family.log_forgets(self.of_family, memory)[..., None]
+            log_forgets = family.log_forgets(self.family_params, memory)[..., None]
         return KeyValue(self._scored("key", memory, self.kv_heads, positions), value, log_forgets)
 
     def init_cache(self, batch: int, room: int) -> Held:
@@ -243,6 +243,20 @@ class MultiHeadAttention(nn.Module):
     ) -> Held:
         """What was held, and the keys and values of new tokens, from each text's place `first` in history on."""
         return held._replace(history=written(held.history, self.project(x, positions), first))
+
+    def recall(
+        self,
+        x: Float[Array, "batch t d"],
+        valid: Bool[Array, "batch t"],
+        mask: Mask | None,
+        positions: QueryKeyPositions,
+        held: Held,
+        first: Int[Array, " batch"],
+    ) -> tuple[KeyValue, Held]:
+        """What the tokens of `x` read, themselves and what was held; and what is held after those that are valid."""
+        held = self.remember(x, positions.queries, held, first)
+        read = held.history._replace(taken=held.state)
+        return read, held._replace(state=self.selected(x, read, mask, positions, valid))
 
     def selected(
         self,
@@ -283,13 +297,15 @@ class MultiHeadAttention(nn.Module):
         read = heads.grouped(query_BxNxTxF), memory.key[:, :, None], memory.value[:, :, None]
         attention = self._asked(mask, positions, edit)._replace(dropout=dropout)
         attention = self._with_family(attention, query_BxNxTxF, memory, is_cached)
-        by, told = functools.partial(family.attending, params=self.of_family, depth=depth), None  # type: Any, Any
+        told: Any
         if summary is not None:
-            values, told = pooled_with_statistics(*read, attention, summary.with_axes(2), by(pooled))
+            attend = family.attending(pooled, self.family_params, depth)
+            values, told = pooled_with_statistics(*read, attention, summary.with_axes(2), attend)
         else:
-            attend = by(functools.partial(backends.attended, self._backend(with_heads, is_cached)))
+            by = functools.partial(backends.attended, self._backend(with_heads, is_cached))
+            attend = family.attending(by, self.family_params, depth)
             values, told = attend(*read, attention._replace(with_weights=with_heads))
-        outputs_BxNxTxF = edited(family.outputs(self.of_family, x, heads.joined(values), depth), edit)
+        outputs_BxNxTxF = edited(family.outputs(self.family_params, x, heads.joined(values), depth), edit)
         outputs_BxTxNxF = jnp.moveaxis(outputs_BxNxTxF, -3, -2)
         joined_BxTxD = outputs_BxTxNxF.reshape(*outputs_BxTxNxF.shape[:-2], self.width)
         shown = jax.tree.map(heads.joined, told)
@@ -324,7 +340,7 @@ class MultiHeadAttention(nn.Module):
         """What the family asks for too. Of a cache, in which texts may stand side by side, decay is made row by row."""
         family, heads = self.spec.of_family, self.grouping
         if family.maps.do_something:
-            return attention._replace(maps=heads.maps(family.maps)._replace(params=self.of_family))
+            return attention._replace(maps=heads.maps(family.maps)._replace(params=self.family_params))
         if family.selections is not None:
             taken = selected_before(self._selections(query, memory, attention.mask), memory.taken)
             return attention._replace(bias=-taken[:, None, None])

@@ -73,7 +73,7 @@ GLOROT, ONES, ZEROS = jax.nn.initializers.glorot_uniform(), jax.nn.initializers.
 
 
 def _identity(key: Array, shape: tuple[int, ...], dtype=jnp.float32) -> Array:
-    return jnp.eye(*shape, dtype=dtype)
+    return jnp.eye(shape[0], dtype=dtype)
 
 
 def _talking() -> Family:

@@ -204,7 +204,8 @@ def _scaled(score: Callable, name: str, value: float | None, learned: bool) -> S
     bound = _bound(score, **{name: value})
     if not truth("learned", learned):
         return Score(bound, needs_equal_sizes=True)
-    start, shapes = 1.0 if value is None else value, {f"log_{name}": ()}
+    start = 1.0 if value is None else value
+    shapes: dict[str, tuple[int, ...]] = {f"log_{name}": ()}
     return Score(
         lambda query, key, s: score(query, key, start * jnp.exp(s.astype(_accumulator(s)))),
         lambda q, k, h: shapes,

@@ -18,7 +18,7 @@ from attention_jax.runs.experiment import Request
 from attention_jax.sweeps.space import grid, product, seeds
 from attention_jax.tasks.language_model import algorithmic
 from attention_jax.tasks.language_model.algorithmic import held_out
-from attention_jax.tasks.language_model.reach import conclude, held_bytes, statistics_by_length
+from attention_jax.tasks.language_model.reach import conclude, held_of_input, statistics_by_length
 from attention_jax.tasks.language_model.session import Session
 from configs import reach as configs
 from experiments.reach import OPENERS
@@ -108,7 +108,7 @@ def test_a_model_that_does_not_attend_has_no_statistics():
 
 def test_what_attention_holds_grows_with_the_input_and_a_state_does_not():
     held = {
-        mixer: [held_bytes(Session(tiny(model__mixer=mixer), None, OPENERS).model, n) for n in (8, 16)]
+        mixer: [held_of_input(Session(tiny(model__mixer=mixer), None, OPENERS).model, n) for n in (8, 16)]
         for mixer in ("attention", "gru", "convolution", "linear")
     }
     assert held["attention"] == [4 * 2 * 8 * n for n in (8, 16)]  # keys and values of width 8, float32

@@ -10,6 +10,7 @@ from support import drawn, sigmoid
 
 from attention_jax.modules.attention import AttentionSpec, Edit, MultiHeadAttention
 from attention_jax.modules.families import BUILDERS, make_family
+from attention_jax.ops import statistics
 from attention_jax.ops.masking import causal_mask
 from attention_jax.ops.normalization import EPSILON
 from attention_jax.ops.statistics import Summary
@@ -180,7 +181,8 @@ def test_families_that_make_no_maps_are_the_same_in_blocks(family):
 
 
 @pytest.mark.parametrize("family", NAMES)
-def test_statistics_are_those_of_the_weights_and_heads_are_gated_and_replaced(family):
+def test_statistics_are_those_of_the_weights_and_heads_are_gated_and_replaced(family, monkeypatch):
+    monkeypatch.setattr(statistics, "WEIGHTS", 2 * HEADS * LENGTH * 4)  # blocks of four queries
     layer, variables = layer_of(family)
     texts, first = jnp.asarray(TEXTS, jnp.float32), jnp.arange(HEADS) == 1
 

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from attention_jax import stopping
 from attention_jax.errors import UserError
 from attention_jax.evaluation.by_group import PARTS, OfSeed, Scores, answer, gather, interval, kept
+from attention_jax.models.flops import held_bytes
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.extrapolation import length_curves
@@ -24,7 +25,7 @@ from attention_jax.reports.figures import Figure, Line
 from attention_jax.reports.heads import PANELS
 from attention_jax.reports.page import Estimate, Table
 from attention_jax.tasks.language_model.algorithmic import held_out
-from attention_jax.tasks.language_model.model import Texts, init, statistics_of
+from attention_jax.tasks.language_model.model import Texts, statistics_of
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.training.placement import everywhere, whole
 from attention_jax.training.state import Variables
@@ -47,12 +48,10 @@ def require_usable(config: ConfigDict) -> None:
         raise UserError(f"config.statistics.rows={config.statistics.rows}: needs 0 or more.")
 
 
-def held_bytes(model: LanguageModel, length: int) -> int:
+def held_of_input(model: LanguageModel, length: int) -> int:
     """How many bytes a model holds of an input of `length` tokens in order to read on: keys and values, or a state."""
-    variables = jax.eval_shape(functools.partial(init, model), jax.random.key(0))
-    empty = functools.partial(model.apply, method="init_cache")
-    cache: Any = jax.eval_shape(empty, variables, jax.ShapeDtypeStruct((1, length), jnp.int32))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((cache.history, cache.state)))
+    of_each, of_any = held_bytes(model)
+    return of_any + length * of_each
 
 
 def statistics_by_length(session: Session, variables: Variables, config: ConfigDict) -> dict[str, dict[str, float]]:
