@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.evaluation.extrapolation import area
 from attention_jax.evaluation.metrics import NATS
 from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.files import read_arrays
@@ -23,11 +22,10 @@ from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, trainer_of
 from attention_jax.tasks.language_model import prompts
 from attention_jax.tasks.language_model.algorithmic import open_algorithmic
-from attention_jax.tasks.language_model.extrapolation import BEYOND, conclude, name_of
+from attention_jax.tasks.language_model.extrapolation import BEYOND, conclude, name_of, with_areas
 from attention_jax.tasks.language_model.opened import OpenedLanguageModel
 from attention_jax.tasks.language_model.portraits import write_portraits
 from attention_jax.tasks.language_model.session import Session
-from attention_jax.tasks.language_model.source import Curves
 from attention_jax.tasks.language_model.text import identify, open_text
 from attention_jax.tasks.language_model.training import task_of
 from attention_jax.training.description import Description
@@ -54,7 +52,7 @@ def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
     every = session.variables(config, run.path)
     logged = [run.mean_over_steps("train.loss", seed, after=config.train.steps - 1) for seed in config.seeds]
     found = [
-        {"train": {"loss": last}, **with_areas(session, session.measure(variables, config))}
+        {"train": {"loss": last}, **with_areas(session.source, session.measure(variables, config))}
         for last, variables in zip(logged, every, strict=True)
     ]
     write_portraits(session, config, run.own, every[0])
@@ -64,14 +62,7 @@ def _finish(session: Session, config: ConfigDict, run: Run) -> dict:
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:
     """Measure a trained run again."""
     every = session.variables(config, run.path)
-    return over_seeds([with_areas(session, session.measure(variables, config)) for variables in every])
-
-
-def with_areas(session: Session, curves: Curves) -> dict:
-    """The curves, and the mean height of each from the trained length on."""
-    beyond = [length for length in session.source.lengths if length >= session.source.trained]
-    heights = {name: area(beyond, [curve[str(length)] for length in beyond]) for name, curve in curves.items()}
-    return {"curves": curves, "area": heights}
+    return over_seeds([with_areas(session.source, session.measure(variables, config)) for variables in every])
 
 
 def describe(config: ConfigDict) -> Description:

@@ -11,26 +11,25 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
-PAD, SEP, END, PLUS = range(4)
-FIRST = 4  # the id of symbol 0
+from attention_jax.data.drawn import END, FIRST, PAD, PLUS, SEP, Drawn
+from attention_jax.data.recall import (
+    CHAINS,
+    NEEDLES,
+    VARIABLES,
+    WORDS,
+    frequent_words,
+    looked_up,
+    variable_tracking,
+)
+
 DIGITS = 10
 
 
 class Example(NamedTuple):
-    """A text, and which of its tokens are to be predicted: the output's and its end, without those that are given."""
+    """A text, and which of its tokens are to be predicted: the output's without those that are given, and its end."""
 
     tokens: Int[Array, "*batch t"]
     is_output: Bool[Array, "*batch t"]
-
-
-class Drawn(NamedTuple):
-    """Input `x` and output `y`, and how many tokens of each count. Output tokens that are `given` are not predicted."""
-
-    x: Int[Array, " longest"]
-    inputs: Int[Array, ""]
-    y: Int[Array, " longest"]
-    outputs: Int[Array, ""]
-    given: Bool[Array, " longest"] | None = None
 
 
 class Task(NamedTuple):
@@ -81,9 +80,11 @@ def _laid_out(drawn: Drawn, longest: int) -> Example:
     of_x, of_y = (jnp.clip(at, 0, longest - 1) for at in (indices, indices - drawn.inputs - 1))
     x, y = drawn.x.astype(jnp.int32)[of_x], drawn.y.astype(jnp.int32)[of_y]
     end = drawn.inputs + 1 + drawn.outputs
-    is_output = (indices > drawn.inputs) & (indices <= end)
+    is_output = (indices > drawn.inputs) & (indices < end)
     if drawn.given is not None:
-        is_output &= ~drawn.given[of_y] | (indices == end)
+        is_output &= ~drawn.given[of_y]
+    if drawn.has_end:
+        is_output |= indices == end
     tokens = jnp.select(
         [indices < drawn.inputs, indices == drawn.inputs, indices < end, indices == end], [x, SEP, y, END], PAD
     )
@@ -196,4 +197,9 @@ TASKS: dict[str, Task] = {
     "modular_sum": Task(_folded(DIGITS), symbols=DIGITS),
     "last_occurrence": Task(_last_occurrence, shortest=2),
     "dyck": Task(_dyck, symbols=4),
+    "needle": Task(looked_up(1), shortest=2, symbols=3),
+    "needles": Task(looked_up(NEEDLES), shortest=2 * NEEDLES, symbols=3 * NEEDLES),
+    "associative_recall": Task(looked_up(), shortest=4, symbols=3),
+    "variable_tracking": Task(variable_tracking, shortest=2 * CHAINS * VARIABLES, symbols=3 * CHAINS * VARIABLES),
+    "frequent_words": Task(frequent_words, shortest=WORDS, symbols=WORDS),
 }

@@ -88,6 +88,9 @@ METRICS = (
     Metric("curves.exact_match.*", MORE, 0, 1, "share"),
     Metric("curves.perplexity*.*", LESS, 1, math.inf, "perplexity a token", TOKENS, is_log=True),
     Metric("regret.*", LESS, 0, math.inf, "of the metric that is searched for"),
+    Metric("statistics.entropy*", NEITHER, 0, math.inf, "nats"),
+    Metric("statistics.distance*", NEITHER, 0, math.inf, "tokens"),
+    Metric("statistics.first*", NEITHER, 0, 1, "share"),
     Metric("mrr", MORE, 0, 1, "mean reciprocal rank"),
     Metric("*kendall_tau", MORE, -1, 1, "τ"),
     Metric("*total_variation", NEITHER, 0, 1, "share"),
@@ -105,6 +108,7 @@ METRICS = (
     Metric("*exponents.*", LESS, -math.inf, math.inf, "power"),
     Metric("cost.parameters", LESS, 0, math.inf, "parameters"),
     Metric("cost.flops", LESS, 0, math.inf, "FLOPs"),
+    Metric("cost.held_bytes", LESS, 0, math.inf, "bytes"),
     Metric("cost.step_seconds", LESS, 0, math.inf, "seconds"),
     Metric("*seconds", LESS, 0, math.inf, "seconds"),
 )

@@ -42,26 +42,38 @@ def length_curves(
     path: Path,
     *,
     xlabel: str = "length",
-    ylabel: str = "",
+    ylabel: str | None = None,
+    log_x: bool = False,
     log_y: bool = False,
+    ticks: Sequence[float] = (),
+    most_columns: int = 2,
     caption: str = "By length, means over seeds in their 95% intervals; the dashed line is the trained length.",
     palette: Mapping[str, str] | None = None,
 ) -> Figure:
-    """A panel a name, a line with its band a series; the dashed line is where training ended."""
+    """A panel a name, a line with its band a series; the dashed line is where training ended.
+
+    Without a `ylabel`, each panel's is its name; without `ticks`, those of x are found.
+    """
     palette = palette or colours(name for series in panels.values() for name in series)
-    columns = min(2, len(panels))
+    columns = min(most_columns, len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes = new_figure(rows, columns, *((4.4, 2.8) if columns > 1 else (6.4, 3.4)))
+    figure, axes = new_figure(rows, columns, *((8.8 / columns, 2.8) if columns > 1 else (6.4, 3.4)))
     for axis, (title, series) in zip(axes.flat, panels.items(), strict=False):
         draw_bands(axis, series, palette)
         if trained is not None:
             axis.axvline(trained, color="grey", linestyle="--", linewidth=0.8)
+        if log_x:
+            log_scale(axis, "x")
         if log_y:
             log_scale(axis, "y")
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        if ticks:
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.set_xticks([], minor=True)
+        elif not log_x:
+            axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_title(title, fontsize=9)
         axis.set_xlabel(xlabel)
-        axis.set_ylabel(ylabel or title)
+        axis.set_ylabel(title if ylabel is None else ylabel)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     legend(figure, axes.flat[: len(panels)])

@@ -29,6 +29,7 @@ from configs import (
     language_model,
     nmt,
     positional_encoding,
+    reach,
     search,
     sequence_layers,
 )
@@ -43,6 +44,7 @@ OTHERS = {
     "induction": ("two_layers,repeated", "two_layers,text"),
     "language_model": ("cpu,characters", "cpu,jsonl"),
     "positional_encoding": ("core", "text"),
+    "reach": ("core",),
     "sequence_layers": ("costs",),
 }
 VARIANTS = [(name, v) for name, vs in OTHERS.items() for v in vs] + [("nmt", v) for v in TRANSLATION]
@@ -65,6 +67,7 @@ DESCRIBED = [
     pytest.param("language_model", "gpt2_small,bytes", marks=pytest.mark.slow),
     ("nmt", "transformer_book,embedded"),
     ("positional_encoding", "text"),
+    ("reach", "recall"),
     ("sequence_layers", "costs"),
 ]
 FILES = {
@@ -77,6 +80,7 @@ FILES = {
     "nmt": nmt,
     "positional_encoding": positional_encoding,
     "search": search,
+    "reach": reach,
     "sequence_layers": sequence_layers,
 }
 LARGE = 20_000_000
@@ -102,6 +106,7 @@ LITTLE = {
     "evaluate.examples": 3,
     "evaluate.choosing": 2,
     "data.length": 6,
+    "data.shortest": 4,
     "data.batch": 4,
     "data.factors": (1.0, 2.0),
     "data.examples": 2,

@@ -17,7 +17,7 @@ from attention_jax.launcher.modes import MODES
 from attention_jax.runs.experiment import Request
 from attention_jax.sweeps.folder import open_sweep, read_result
 from attention_jax.sweeps.space import grid, product, seeds
-from attention_jax.tasks.language_model.algorithmic import _held_out
+from attention_jax.tasks.language_model.algorithmic import held_out
 from attention_jax.tasks.language_model.model import build
 from attention_jax.tasks.language_model.portraits import portrait
 from attention_jax.tasks.language_model.session import Session
@@ -122,7 +122,7 @@ def test_accuracy_is_that_of_a_loop_over_the_held_out_texts():
     session = Session(config, None, OPENERS)
     model, variables = session.model, session.init(jax.random.key(0))
     found = session.measure(variables, config)
-    texts = _held_out(config.data, 12, 8)
+    texts = held_out(config.data, 12, 8)
     tokens = np.concatenate([texts.tokens, texts.targets[:, -1:]], axis=1)
     guesses = np.argmax(model.apply(variables, tokens), -1)
     right, whole = [], []

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
+from attention_jax import stopping
 from attention_jax.data.algorithmic import FIRST, PAD, TASKS, Example, example, require_task, size
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
@@ -19,6 +20,7 @@ from attention_jax.training.feeding import Batches
 from attention_jax.training.placement import everywhere, whole
 from attention_jax.training.state import Variables
 
+TOKENS_AT_ONCE = 2**16  # that are measured
 HELD_OUT = 1_000_000  # folded into the key of texts that are measured; no training step folds in so much
 
 
@@ -55,7 +57,7 @@ def open_algorithmic(config: ConfigDict, folder: Path | None) -> Source:
         batches=batches,
         texts=functools.partial(_texts, data),
         measure=functools.partial(_measure, lengths),
-        example=lambda config, length: _held_out(config.data, length, 1).tokens,
+        example=lambda config, length: held_out(config.data, length, 1).tokens,
         steps_per_epoch=config.train.steps,
         is_padded=True,
         traced=lambda config: {"task": _index(config.data.task)},
@@ -71,7 +73,7 @@ def _texts(data: ConfigDict, row, hyper) -> Texts:
     return _as_texts(jax.vmap(draw)(jax.random.split(key_texts, data.batch), lengths))
 
 
-def _held_out(data: ConfigDict, length: int, count: int) -> Texts:
+def held_out(data: ConfigDict, length: int, count: int) -> Texts:
     """The texts that are measured at a length; one program draws them for every task and length."""
     longest = lengths_of(data)[-1]
     texts = _drawn(data.seed, _index(data.task), length, longest, count, data.symbols)
@@ -99,17 +101,34 @@ def _measure(lengths: tuple[int, ...], model: LanguageModel):
     """
 
     @jax.jit
-    def shares(variables: Variables, texts: Texts):
-        tokens, targets, counts, *_ = texts
+    def counts(variables: Variables, texts: Texts):
+        tokens, targets, is_counted, *_ = texts
         is_right = jnp.argmax(logits_of(model, variables, tokens), axis=-1) == targets
-        return jnp.sum(is_right & counts) / jnp.sum(counts), jnp.mean(jnp.all(is_right | ~counts, axis=1))
+        return jnp.sum(is_right & is_counted), jnp.sum(is_counted), jnp.sum(jnp.all(is_right | ~is_counted, axis=1))
+
+    def shares(variables: Variables, texts: Texts) -> tuple[float, float]:
+        examples, found = len(texts.tokens), []
+        rows = _rows_at_once(examples, texts.tokens.shape[-1])
+        for first in range(0, examples, rows):
+            stopping.poll()
+            batch = jax.tree.map(lambda side: side[first : first + rows], texts)  # noqa: B023
+            found.append(whole(counts(variables, everywhere(batch, variables))))  # waits: one batch is held at a time
+        tokens, asked, texts_right = (sum(map(int, column)) for column in zip(*found, strict=True))
+        return tokens / asked, texts_right / examples
 
     def measure(variables: Variables, config: ConfigDict):
-        drawn = {length: _held_out(config.data, length, config.data.examples) for length in lengths}
-        by_length = {str(length): whole(shares(variables, everywhere(drawn[length], variables))) for length in lengths}
+        by_length = {
+            str(length): shares(variables, held_out(config.data, length, config.data.examples)) for length in lengths
+        }
         return {
-            name: {length: float(pair[index]) for length, pair in by_length.items()}
+            name: {length: pair[index] for length, pair in by_length.items()}
             for index, name in enumerate(("token_accuracy", "exact_match"))
         }
 
     return measure
+
+
+def _rows_at_once(examples: int, length: int) -> int:
+    """How many texts are measured together: so many that their number divides that of all, for one compiled program."""
+    most = max(TOKENS_AT_ONCE // length, 1)
+    return max(rows for rows in range(1, min(most, examples) + 1) if examples % rows == 0)

@@ -35,10 +35,18 @@ from attention_jax.reports.extrapolation import (
 )
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Estimate, Table
+from attention_jax.tasks.language_model.source import Curves, Source
 
 # Mean reciprocal ranks on algorithmic tasks beyond the trained length, at 107M parameters (Kazemnejad et al. 2023).
 PUBLISHED = {"none": 0.69, "t5": 0.55, "alibi": 0.50, "rotary": 0.33, "sinusoidal": 0.22}
 BEYOND = "from the trained length on"
+
+
+def with_areas(source: Source, curves: Curves) -> dict[str, Any]:
+    """The curves, and the mean height of each from the trained length on."""
+    beyond = [length for length in source.lengths if length >= source.trained]
+    heights = {name: area(beyond, [curve[str(length)] for length in beyond]) for name, curve in curves.items()}
+    return {"curves": curves, "area": heights}
 
 
 def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, palette: Mapping[str, str]) -> Conclusion:

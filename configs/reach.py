@@ -1,0 +1,83 @@
+"""How far does attention reach? Needles, recall, variables and frequent words, at up to 16 times the trained length.
+
+    python launch.py --config=configs/reach.py:core
+    python launch.py --config=configs/reach.py:smoke
+    python launch.py --config=configs/reach.py:crossed
+    python launch.py --config=configs/reach.py:recall
+    python launch.py --config=configs/reach.py --config.model.positions=alibi --config.data.task=needles --mode=train
+
+It is a sweep unless --mode says otherwise. `core` is encodings by tasks, `crossed` encodings by normalizers by mixers,
+and `recall` mixers by width: what recalls how much of an input, by the bytes that it holds of it.
+"""
+
+import runpy
+from pathlib import Path
+
+from attention_jax.sweeps.space import chain, grid, product, seeds
+
+POSITIONS = Path(__file__).with_name("positional_encoding.py")
+
+MODEL = {
+    "layers": 4,
+    "backend": "chunked/auto",  # blocks where they can: nothing then grows with the square of the length
+}
+
+DATA = {
+    "task": "associative_recall",  # needle, needles, variable_tracking, frequent_words; any of data/algorithmic.py
+    "length": 32,  # of the longest input in training
+    "shortest": 16,
+    "symbols": 48,  # a third each are keys, values and noise: no input has more keys
+    "factors": (1.0, 2.0, 4.0, 8.0, 16.0),  # times `length`: what is measured
+    "examples": 128,  # at each
+}
+
+ENCODINGS = ("none", "sinusoidal", "rotary", "alibi", "t5", "randomized_sinusoidal:longest=1100")
+TASKS = ("needle", "needles", "associative_recall", "variable_tracking", "frequent_words")
+MIXERS = {"rotary": ("attention", "retention"), "none": ("linear", "gated_linear", "delta", "gru", "convolution")}
+WIDTHS = (16, 32, 64)
+LAYER = {"width": 16, "heads": 2, "kv_heads": 2, "feed_forward": 32}
+
+# What a variant changes.
+VARIANTS: dict[str, dict] = {
+    "core": {},
+    "crossed": {"data": {"task": "needles"}},
+    "recall": {
+        "model": {"layers": 2},
+        "data": {"shortest": 8, "factors": (0.5, 1.0, 2.0, 4.0)},
+        "train": {"steps": 4000, "evaluate_every": 4000, "checkpoint_every": 4000},
+    },
+    "smoke": {
+        "model": {"layers": 1, **LAYER},
+        "train": {"steps": 100, "log_every": 50, "evaluate_every": 100, "checkpoint_every": 100},
+        "data": {"length": 16, "shortest": 8, "symbols": 24, "examples": 16, "batch": 16},
+    },
+}
+
+
+def get_config(variant="core"):
+    if variant not in VARIANTS:
+        raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}")
+    config = runpy.run_path(str(POSITIONS))["get_config"]("core")
+    config.experiment = "reach"
+    config.statistics = {"rows": 8}  # texts of each length whose weights are told; 0: none
+    for name, section in {"model": MODEL, "data": DATA}.items():
+        config[name].update(section)
+    for name, section in VARIANTS[variant].items():
+        config[name].update(section)
+    return config
+
+
+def sweep(variant="core"):
+    if variant == "smoke":
+        return product(grid("model.positions", ("none", "alibi")), grid("data.task", ("needle", TASKS[2])), seeds(2))
+    if variant == "crossed":
+        encodings, normalizers = ("rotary", "alibi", "t5"), ("softmax", "learned_sink", "entmax15")
+        mixers = grid("model.mixer", ("attention", "window"))
+        return product(grid("model.positions", encodings), grid("model.normalize", normalizers), mixers, seeds(3))
+    if variant == "recall":
+        turned, others = (
+            product(grid("model.mixer", mixers), grid("model.positions", (positions,)))
+            for positions, mixers in MIXERS.items()
+        )
+        return product(chain(turned, others), grid("model.width", WIDTHS), seeds(3))
+    return product(grid("model.positions", ENCODINGS), grid("data.task", TASKS), seeds(5))
