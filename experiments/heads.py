@@ -7,7 +7,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
-from attention_jax.modules.mixers import MIXERS
+from attention_jax.modules.mixers import attends
 from attention_jax.reports import importance
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
@@ -85,7 +85,7 @@ def _without_heads(of_run: ConfigDict) -> str:
         return "" if of_run.model.name == "transformer" else f"{of_run.model.name!r} is a model without heads"
     if of_run.data.packing == "documents":
         return "its rows are packed documents, and heads are measured on windows"
-    return f"its mixer {of_run.model.mixer!r} does not attend" if of_run.model.mixer in MIXERS else ""
+    return "" if attends(of_run.model.mixer) else f"its mixer {of_run.model.mixer!r} does not attend"
 
 
 def open_session(config: ConfigDict, folder: Path) -> Session:

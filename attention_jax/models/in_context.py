@@ -7,11 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.modules.logits import logits_layer
-from attention_jax.modules.mixers import MIXERS
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.stacking import Layered
-from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Reading
+from attention_jax.modules.transformer import EncoderLayer, LayerSpec, Look, Reading
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import causal_mask
 from attention_jax.ops.positions import require_room
@@ -39,9 +38,13 @@ class InContextRegressor(Layered, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         self.layer.check()
-        if self.layer.mixer in MIXERS:
-            self.layer.require_unset(("score", "normalize"), f"mixer={self.layer.mixer!r} has no attention to read it")
-        self.layer.require_unset(("cross_score", "cross_normalize"), "there is no attention to a source")
+        if not self.layer.mixing.attends:
+            self.layer.require_unset(
+                ("score", "normalize", "family"), f"mixer={self.layer.mixer!r} has no attention to read it"
+            )
+        self.layer.require_unset(
+            ("cross_score", "cross_normalize", "cross_family"), "there is no attention to a source"
+        )
         self._encoding()
         super().__post_init__()
 
@@ -77,7 +80,7 @@ class InContextRegressor(Layered, kw_only=True):
         reading = Reading(causal_mask(length, length), QueryKeyPositions(positions, positions))
 
         def read(block, x, index, own):
-            x, *_ = block(x, valid, reading, dropout and dropout.fold(1000 + index))
+            x, *_ = block(x, valid, reading, dropout and dropout.fold(1000 + index), Look(depth=index))
             return x, None
 
         x = self.read_in(vectors)

@@ -118,30 +118,46 @@ LITTLE = {
     "sentences": 4,
     "orders": 1,
     "couples": 4,
-    "sentences": 2,
     "steps": 2,
 }
+
+
+def of_a_text(config, variant, tmp_path):
+    config.model.update(layers=1, width=16, heads=2, kv_heads=2, feed_forward=16)
+    config.data.path = write_jsonl(tmp_path / "all.jsonl", DOCUMENTS) if "jsonl" in variant else ""
+    config.data.vocabulary, config.generate.tokens = 300, 5
+
+
+def of_a_run(config, variant, tmp_path):
+    run(short("nmt", "transformer_book,embedded", tmp_path), tmp_path / "trained")
+    config.run = str(tmp_path / "trained")
+
+
+def of_runs(config, variant, tmp_path):
+    run(short("nmt", "luong_dot,embedded", tmp_path), tmp_path / "translator")
+    config.runs = str(tmp_path / "translator")
+
+
+def of_repeats(config, variant, tmp_path):
+    config.data.length, config.train.evaluate_every = 16, 1
+    config.model.update(width=16, heads=2, kv_heads=2)
+
+
+SHORT = {"language_model": of_a_text, "heads": of_a_run, "explanation": of_runs, "induction": of_repeats}
 
 
 def short(name, variant, tmp_path):
     """The config with little data and three steps."""
     config = without_settings(FILES[name].get_config(variant))
-    if name == "language_model":
-        config.model.update(layers=1, width=16, heads=2, kv_heads=2, feed_forward=16)
-        config.data.path = write_jsonl(tmp_path / "all.jsonl", DOCUMENTS) if "jsonl" in variant else ""
-        config.data.vocabulary, config.generate.tokens = 300, 5
-    if name == "heads":
-        run(short("nmt", "transformer_book,embedded", tmp_path), tmp_path / "trained")
-        config.run = str(tmp_path / "trained")
-    if name == "explanation":
-        config.runs = str(tmp_path / "translator")
-        run(short("nmt", "luong_dot,embedded", tmp_path), tmp_path / "translator")
-    if name != "nmt":
-        config.update_from_flattened_dict({key: value for key, value in LITTLE.items() if key in flatten(config)})
-        if name == "induction":
-            config.data.length, config.train.evaluate_every = 16, 1
-            config.model.update(width=16, heads=2, kv_heads=2)
-        return config
+    if name == "nmt":
+        return short_translator(config, tmp_path)
+    config.update_from_flattened_dict({key: value for key, value in LITTLE.items() if key in flatten(config)})
+    if name in SHORT:
+        SHORT[name](config, variant, tmp_path)
+    return config
+
+
+def short_translator(config, tmp_path):
     pairs = list(sentence_pairs(1, 900))
     (tmp_path / "pairs.txt").write_text("".join(f"{p.source}\t{p.target}\n" for p in pairs), encoding="utf-8")
     data = config.data
