@@ -40,11 +40,16 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
         palette=colours(names),
     )
     rows = [
-        (group, layers, *(Estimate(**row[name]) for name in names), _nearest(row))
+        (*_said(group, found), layers, *(Estimate(**row[name]) for name in names), _nearest(row))
         for group, depths in found.items()
         for layers, row in depths.items()
     ]
-    columns = ("", "layers", *(f"to {name}" if name != TRUTH else "error" for name in names), "nearest")
+    columns = (
+        *_said("group", found),
+        "layers",
+        *(f"to {name}" if name != TRUTH else "error" for name in names),
+        "nearest",
+    )
     title = f"Squared distance of the models' answers, after {pairs} pairs"
     return Conclusion(
         {"by_depth": found}, [drawn], [Table(title, columns, rows, "Means over seeds with 95% intervals.")]
@@ -72,6 +77,11 @@ def _means(members: Sequence[Mapping[str, Any]], pairs: str) -> dict[str, dict[s
 
 def _line(depths: Mapping[int, Mapping[str, Mapping[str, float]]], name: str) -> Any:
     return [*depths], *([row[name][part] for row in depths.values()] for part in PARTS)
+
+
+def _said(group: str, found: ByDepth) -> tuple[str, ...]:
+    """A group's cell, where there are several."""
+    return (group,) if len(found) > 1 else ()
 
 
 def _nearest(row: Mapping[str, Mapping[str, float]]) -> str:
