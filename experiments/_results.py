@@ -25,7 +25,14 @@ RESULTS = ROOT / "experiments" / "results"
 KEEP = flags.DEFINE_string("keep", "", "The folder of a finished run or sweep whose answer is kept.")
 NAME = flags.DEFINE_string("name", "", "The name that it is kept by.")
 NOT_KEPT = ("data",)  # of a result
-LOCAL = ("data.path", "train.init_from", "data.tatoeba", "data.multi30k", "peers")  # of a config: where things are
+LOCAL = (
+    "data.path",
+    "train.init_from",
+    "data.tatoeba",
+    "data.multi30k",
+    "peers",
+    "runs",
+)  # of a config: where things are
 
 
 def main(argv: list[str]) -> None:
@@ -84,8 +91,8 @@ def evidence(workdir: Path) -> dict[str, Any]:
         *sections, key = place.split(".")
         owner = functools.reduce(lambda found, section: found.get(section, {}), sections, config)
         if path := owner.get(key):
-            owner[key] = Path(path).name
-            command = command.replace(path, Path(path).name)
+            owner[key] = ",".join(Path(one).name for one in path.split(","))
+            command = command.replace(path, owner[key])
     return {
         "config": config,
         "command": command,

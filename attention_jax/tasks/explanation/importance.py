@@ -1,0 +1,97 @@
+"""How much each word that a translator writes rests on each word of its source: by gradients, and by erasure.
+
+Functions of (model, variables, batch), teacher forced; `[batch, target, source]`, 0 at padding.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention_jax.data.tokenizers import PAD
+from attention_jax.modules.attention import NO_EDITS, Edits
+from attention_jax.tasks.translation.model import lengths_of, shifted
+from attention_jax.training.state import Variables
+
+Importance = Float[Array, "batch t s"]
+Batch = Mapping[str, Any]  # padded rows of tokens: "source" and "target"
+
+
+def predictions(
+    model: nn.Module, variables: Variables, batch: Batch, edits: Edits = NO_EDITS
+) -> Float[Array, "batch t v"]:
+    """log p of every next word."""
+    arguments = batch["source"], lengths_of(batch["source"]), shifted(batch["target"])
+    logits: Any = model.apply(variables, *arguments, None, edits)
+    return jax.nn.log_softmax(logits)
+
+
+def weights_of(model: nn.Module, variables: Variables, batch: Batch) -> dict[str, Float[Array, "batch l h q k"]]:
+    """The weights of every layer and head, by kind of attention."""
+    arguments = batch["source"], lengths_of(batch["source"]), shifted(batch["target"])
+    kinds: Any = model.apply(variables, *arguments, method="attention")
+    return {kind: heads.weights for kind, heads in kinds.items()}
+
+
+def gradients(model: nn.Module, variables: Variables, batch: Batch) -> Importance:
+    """|x_s · ∂ log p(y_t) / ∂x_s| with x_s the embedding of source word s: gradient × input.
+
+    It is the gradient by how often the word is there (Jain & Wallace 2019, algorithm 1).
+    """
+    source, target = batch["source"], batch["target"]
+
+    def log_p(scale):
+        memory = _encoded(model, variables, source, scale)
+        logits: Any = model.apply(variables, memory, shifted(target), method="decode")
+        return _of_words(jax.nn.log_softmax(logits), target)
+
+    found, pulled = jax.vjp(log_p, jnp.ones(source.shape))
+    each_word = jnp.broadcast_to(jnp.eye(target.shape[1])[:, None], (target.shape[1], *found.shape))
+    of_words_TxBxS = jax.lax.map(lambda word: pulled(word)[0], each_word)
+    return _known(jnp.abs(jnp.moveaxis(of_words_TxBxS, 0, 1)), batch)
+
+
+def erasure(model: nn.Module, variables: Variables, batch: Batch) -> Importance:
+    """log p(y_t | x) − log p(y_t | x without word s): the word is left out, and the words after it move up.
+
+    Leave-one-out (Jain & Wallace 2019, algorithm 1), with the difference of log p (Li et al. 2019).
+    """
+    source, target = batch["source"], batch["target"]
+    indices = jnp.arange(source.shape[1])
+
+    def log_p(erased):
+        kept = jnp.take(source, jnp.where(indices >= erased, indices + 1, indices), axis=1, fill_value=PAD)
+        return _of_words(predictions(model, variables, {"source": kept, "target": target}), target)
+
+    whole = _of_words(predictions(model, variables, batch), target)
+    without_SxBxT = jax.lax.map(log_p, indices)
+    return _known(whole[..., None] - jnp.moveaxis(without_SxBxT, 0, -1), batch)
+
+
+IMPORTANCE: dict[str, Callable[[nn.Module, Variables, Batch], Importance]] = {
+    "gradients": gradients,
+    "erasure": erasure,
+}
+
+
+def _encoded(model: nn.Module, variables: Variables, source: Array, scale: Float[Array, "batch s"]) -> Any:
+    """The memory of sources whose embeddings are multiplied by `scale`."""
+
+    def multiplied(call, arguments, keywords, context):
+        found = call(*arguments, **keywords)
+        is_embedding = isinstance(context.module, nn.Embed) and context.method_name == "__call__"
+        return found * scale[..., None] if is_embedding else found
+
+    with nn.intercept_methods(multiplied):  # an encoder embeds nothing but its source
+        return model.apply(variables, source, lengths_of(source), method="encode")
+
+
+def _of_words(log_p: Float[Array, "batch t v"], target: Array) -> Float[Array, "batch t"]:
+    return jnp.take_along_axis(log_p, target[..., None], axis=-1)[..., 0]
+
+
+def _known(found: Importance, batch: Batch) -> Importance:
+    return jnp.where((batch["target"] != PAD)[:, :, None] & (batch["source"] != PAD)[:, None], found, 0)

@@ -1,0 +1,84 @@
+"""What a translator's words rest on: gradients against those of its table, erasure against words left out by hand."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from translators import LENGTHS, trained
+
+from attention_jax.tasks.explanation.importance import IMPORTANCE, erasure, gradients
+from attention_jax.tasks.translation.model import shifted
+
+SOURCE = jnp.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0], [2, 0, 0, 0, 0]])
+TARGET = jnp.array([[4, 5, 6, 2], [7, 8, 2, 0], [9, 2, 0, 0]])
+BATCH = {"source": SOURCE, "target": TARGET}
+KEYWORD = 7
+MODELS = [
+    "luong_general",
+    pytest.param("bahdanau", marks=pytest.mark.slow),
+    pytest.param("transformer_book", marks=pytest.mark.slow),
+]
+
+
+class OneWord(nn.Module):
+    """Reads nothing but KEYWORD."""
+
+    def setup(self):
+        self.table = nn.Embed(11, 4)
+        self.logits = nn.Dense(13)
+
+    def encode(self, source, lengths, dropout=None, edits=None):
+        return jnp.sum(self.table(source) * (source == KEYWORD)[..., None], axis=1)
+
+    def decode(self, memory, inputs, dropout=None, edits=None):
+        logits = self.logits(memory)[:, None]
+        return jnp.broadcast_to(logits, (*inputs.shape, logits.shape[-1]))
+
+    def __call__(self, source, lengths, inputs, dropout=None, edits=None):
+        return self.decode(self.encode(source, lengths), inputs)
+
+
+@pytest.mark.parametrize("name", IMPORTANCE)
+def test_a_model_that_reads_one_word_rests_on_that_word_alone(name):
+    model = OneWord()
+    variables = model.init(jax.random.key(0), SOURCE, LENGTHS, TARGET)
+    found = np.asarray(IMPORTANCE[name](model, variables, BATCH))
+    assert (found[0, :, 3] != 0).all()
+    np.testing.assert_allclose(np.delete(found, 3, axis=2), 0, atol=1e-6)
+    np.testing.assert_allclose(found[1:], 0, atol=1e-6)
+
+
+def log_p(model, variables, source, target):
+    """log p of every word of one sentence without padding, one call each."""
+    logits = model.apply(variables, source[None], jnp.array([len(source)]), shifted(target[None]))
+    return jax.nn.log_softmax(logits)[0][jnp.arange(len(target)), target]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_the_rows_of_the_embeddings_table_times_the_rows(name):
+    model, variables = trained(name)
+    found = jax.jit(lambda batch: gradients(model, variables, batch))(BATCH)
+    source, target = SOURCE[1, :3], TARGET[1, :3]
+
+    def of_table(table):
+        params = variables["params"] | {"source_embedding": {"embedding": table}}
+        return log_p(model, variables | {"params": params}, source, target)
+
+    table = variables["params"]["source_embedding"]["embedding"]
+    jacobian_TxVxD = jax.jit(jax.jacrev(of_table))(table)
+    expected = np.abs(np.einsum("tvd,vd->tv", jacobian_TxVxD, table)[:, source])
+    np.testing.assert_allclose(found[1, :3, :3], expected, rtol=1e-3, atol=1e-5)
+    assert not np.asarray(found[1, 3:]).any()
+    assert not np.asarray(found[1, :, 3:]).any()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_erasure_is_the_loss_of_log_p_without_the_word(name):
+    model, variables = trained(name)
+    found = jax.jit(lambda batch: erasure(model, variables, batch))(BATCH)
+    source, target = SOURCE[0], TARGET[0]
+    of_source = jax.jit(lambda source: log_p(model, variables, source, target))
+    for erased in range(len(source)):
+        expected = of_source(source) - of_source(jnp.delete(source, erased))
+        np.testing.assert_allclose(found[0, :, erased], expected, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,20 @@
+"""Rank correlations over words."""
+
+import math
+
+import numpy as np
+import pytest
+
+from attention_jax.tasks.explanation.measuring import mean_kendall
+
+
+def test_maps_that_order_words_alike_have_a_tau_of_1_and_in_reverse_of_minus_1():
+    maps = [np.array([[0.1, 0.2, 0.7], [0.5, 0.3, 0.2]])]
+    assert mean_kendall(maps, [np.exp(maps[0])]) == pytest.approx(1)
+    assert mean_kendall(maps, [-maps[0]]) == pytest.approx(-1)
+
+
+def test_a_word_to_which_all_source_words_are_alike_is_left_out():
+    maps = [np.array([[0.1, 0.2, 0.7], [1 / 3, 1 / 3, 1 / 3]])]
+    assert mean_kendall(maps, [np.array([[1, 2, 3], [1, 2, 3]])]) == pytest.approx(1)
+    assert math.isnan(mean_kendall([maps[0][1:]], [np.array([[1, 2, 3]])]))
