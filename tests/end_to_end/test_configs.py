@@ -20,12 +20,23 @@ from attention_jax.runs.config import flatten
 from attention_jax.runs.experiment import Request
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.tasks.translation.model import build, init
-from configs import benchmark, kernel_regression, language_model, nmt, positional_encoding, sequence_layers
+from configs import (
+    benchmark,
+    explanation,
+    induction,
+    kernel_regression,
+    language_model,
+    nmt,
+    positional_encoding,
+    sequence_layers,
+)
 
 TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpus}" for corpus in nmt.CORPORA]
 TRANSLATION = list(dict.fromkeys(TRANSLATION))
 PAIRS = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
 OTHERS = {
+    "explanation": ("core",),
+    "induction": ("two_layers,repeated", "two_layers,text"),
     "kernel_regression": tuple(kernel_regression.DATA),
     "language_model": ("cpu,characters", "cpu,jsonl"),
     "positional_encoding": ("core", "text"),
@@ -38,11 +49,13 @@ LATER = (
     "bahdanau,multi30k", "luong_dot,embedded", "luong_concat,embedded", "luong_location,embedded",
     "luong_local_m,embedded", "transformer_tiny,embedded", "transformer_small,embedded", "transformer_big,embedded",
     "luong_general,embedded", "luong_local_p,embedded", "transformer_base,embedded", "bahdanau,tatoeba_600",
+    "two_layers,text",
     "bahdanau,tatoeba", "bahdanau,tsv", "bahdanau,parallel", "bahdanau,tfds", "core", "costs",
 )  # fmt: skip
 RUN = [pytest.param(*pair, marks=[pytest.mark.slow] if pair[1] in LATER else []) for pair in VARIANTS]
 DESCRIBED = [
     ("benchmark", "all"),
+    ("induction", "one_layer,repeated"),
     ("kernel_regression", "blobs"),
     pytest.param("language_model", "gpt2_small,bytes", marks=pytest.mark.slow),
     ("nmt", "transformer_book,embedded"),
@@ -51,6 +64,8 @@ DESCRIBED = [
 ]
 FILES = {
     "benchmark": benchmark,
+    "explanation": explanation,
+    "induction": induction,
     "kernel_regression": kernel_regression,
     "language_model": language_model,
     "nmt": nmt,
@@ -77,6 +92,8 @@ LITTLE = {
     "lengths": (4, 8, 16),
     "widths": (2, 4, 8),
     "repeats": 1,
+    "sentences": 2,
+    "steps": 2,
 }
 
 
@@ -87,8 +104,14 @@ def short(name, variant, tmp_path):
         config.model.update(layers=1, width=16, heads=2, kv_heads=2, feed_forward=16)
         config.data.path = write_jsonl(tmp_path / "all.jsonl", DOCUMENTS) if "jsonl" in variant else ""
         config.data.vocabulary, config.generate.tokens = 300, 5
+    if name == "explanation":
+        config.runs = str(tmp_path / "translator")
+        run(short("nmt", "luong_dot,embedded", tmp_path), tmp_path / "translator")
     if name != "nmt":
         config.update_from_flattened_dict({key: value for key, value in LITTLE.items() if key in flatten(config)})
+        if name == "induction":
+            config.data.length, config.train.evaluate_every = 16, 1
+            config.model.update(width=16, heads=2, kv_heads=2)
         return config
     pairs = list(sentence_pairs(1, 900))
     (tmp_path / "pairs.txt").write_text("".join(f"{p.source}\t{p.target}\n" for p in pairs), encoding="utf-8")
