@@ -35,33 +35,28 @@ BEST, GAIN = "induction.prefix_best", "induction.in_context_gain"  # metrics who
 def open_repeated(config: ConfigDict, folder: Path | None) -> Source:
     """Rows of random tokens that repeat, drawn inside the training step; each row's period is drawn too."""
     del folder
-    data = config.data
-    require_measurable(config)
-    require_positive(data, "length", "batch", "rows")
-    if data.symbols < 2:
-        raise UserError(f"config.data.symbols={data.symbols}: needs 2 or more.")
-    if not LEAST <= data.shortest <= data.length // 2:
-        raise UserError(
-            f"config.data.shortest={data.shortest}: needs {LEAST} to {data.length // 2}, half of config.data.length: "
-            "what is drawn must repeat."
-        )
-    if config.train.accumulate > 1:
-        raise UserError(f"config.train.accumulate={config.train.accumulate}: rows are drawn inside a step. Set it 1.")
-    vocabulary = FIRST + data.symbols
+    _require_repeating(config)
+    data, vocabulary = config.data, FIRST + config.data.symbols
     table = {"step": np.arange(config.train.steps, dtype=np.int32)[:, None]}
 
     def batches(seed, step, stop):
         del seed
         return Batches(np.arange(step, min(stop, step + config.train.steps_per_call))[:, None], table)
 
-    def texts(row, hyper):
-        key = jax.random.fold_in(jax.random.fold_in(hyper["key"], 1), row["step"][0, 0])
-        return _as_texts(_drawn(key, data.batch, data.shortest, data.length, vocabulary))
+    def drawn(key, rows) -> Texts:
+        tokens = _rows(key, rows, data.shortest, data.length, vocabulary)
+        return Texts(tokens[:, :-1], tokens[:, 1:], jnp.ones(tokens[:, 1:].shape, bool))
 
-    held_out = functools.partial(
-        _drawn, jax.random.fold_in(jax.random.key(data.seed), HELD_OUT + 1), data.rows, data.shortest, data.length
-    )
-    found = Source(
+    def texts(row, hyper):
+        return drawn(jax.random.fold_in(jax.random.fold_in(hyper["key"], 1), row["step"][0, 0]), data.batch)
+
+    def held_out():
+        return drawn(jax.random.fold_in(jax.random.key(data.seed), HELD_OUT + 1), data.rows)
+
+    def measure(model):
+        return _loss_of(held_out(), model)
+
+    source = Source(
         vocabulary=vocabulary,
         trained=data.length,
         lengths=(data.length,),
@@ -69,18 +64,18 @@ def open_repeated(config: ConfigDict, folder: Path | None) -> Source:
         length_keys=f"config.data.length={data.length}",
         batches=batches,
         texts=texts,
-        measure=lambda model: _measure_repeated(_as_texts(held_out(vocabulary)), model),
-        example=lambda config, length: held_out(vocabulary)[:1, :length],
+        measure=measure,
+        measure_so_far=measure,
+        example=lambda config, length: held_out().tokens[:1, :length],
         steps_per_epoch=config.train.steps,
     )
-    return _with_induction(
-        config, found._replace(measure_so_far=found.measure), lambda: _as_texts(held_out(vocabulary))
-    )
+    return _with_induction(config, source, held_out)
 
 
 def open_text(config: ConfigDict, folder: Path | None) -> Source:
     """A text of any size in windows, as a language model's; its held-out rows are measured for their gain."""
     require_measurable(config)
+    require_positive(config.data, "rows")
     check_stream(config)
     if config.data.packing != "windows":
         raise UserError(f"config.data.packing={config.data.packing!r}: a gain is of windows. Choose 'windows'.")
@@ -112,6 +107,22 @@ def require_dated(config: ConfigDict) -> None:
             f"config.train.evaluate_every={config.train.evaluate_every}: is more than half of config.train.steps="
             f"{config.train.steps}, and what rises between two evaluations is dated. Lower it."
         )
+
+
+def _require_repeating(config: ConfigDict) -> None:
+    """Raise UserError for values with which no rows can be drawn that repeat."""
+    data = config.data
+    require_measurable(config)
+    require_positive(data, "length", "batch", "rows")
+    if data.symbols < 2:
+        raise UserError(f"config.data.symbols={data.symbols}: needs 2 or more.")
+    if not LEAST <= data.shortest <= data.length // 2:
+        raise UserError(
+            f"config.data.shortest={data.shortest}: needs {LEAST} to {data.length // 2}, half of config.data.length: "
+            "what is drawn must repeat."
+        )
+    if config.train.accumulate > 1:
+        raise UserError(f"config.train.accumulate={config.train.accumulate}: rows are drawn inside a step. Set it 1.")
 
 
 def phase_of(metrics: Sequence[Mapping[str, Any]], seed: int) -> dict[str, float]:
@@ -186,7 +197,7 @@ def _twice(config: ConfigDict, vocabulary: int) -> Int[Array, "rows length"]:
     return jax.vmap(lambda key: repeated(key, period, 2 * period, vocabulary))(keys)
 
 
-def _drawn(key: Array, rows: int, shortest: int, length: int, vocabulary: int) -> Int[Array, "rows length+1"]:
+def _rows(key: Array, rows: int, shortest: int, length: int, vocabulary: int) -> Int[Array, "rows length+1"]:
     """Rows with one more token than a model reads, for the last target."""
     key_periods, key_tokens = jax.random.split(key)
     periods = jax.random.randint(key_periods, (rows,), shortest, length // 2 + 1)
@@ -194,11 +205,7 @@ def _drawn(key: Array, rows: int, shortest: int, length: int, vocabulary: int) -
     return jax.vmap(draw)(jax.random.split(key_tokens, rows), periods)
 
 
-def _as_texts(tokens: Int[Array, "rows n"]) -> Texts:
-    return Texts(tokens[:, :-1], tokens[:, 1:], jnp.ones(tokens[:, 1:].shape, bool))
-
-
-def _measure_repeated(texts: Texts, model: LanguageModel) -> Measure:
+def _loss_of(texts: Texts, model: LanguageModel) -> Measure:
     @jax.jit
     def loss(variables: Variables, texts: Texts):
         return cross_entropy(logits_of(model, variables, texts.tokens), texts.targets).mean()
