@@ -1,0 +1,77 @@
+"""Which attention? Its families and what replaces it, beside softmax, on copying, recall, a text and translation.
+
+    python launch.py --config=configs/attention_variants.py:core
+    python launch.py --config=configs/attention_variants.py:smoke
+    python launch.py --config=configs/attention_variants.py:text --config.data.path=PATH/input.txt
+    python launch.py --config=configs/attention_variants.py:translation
+
+It is a sweep unless --mode says otherwise; differences are to softmax attention, the first setting. All settings have
+its parameters, within 1%, by the width of their feed-forward layers; with these flags its training FLOPs, by steps:
+
+    --config.sweep.match=flops --config.sweep.match_by=train.steps
+"""
+
+import runpy
+from pathlib import Path
+
+from attention_jax.sweeps.space import grid, product, seeds
+
+POSITIONS = Path(__file__).with_name("positional_encoding.py")
+
+# Keys of a model, the first those of the baseline. What has no map to turn has positions of its own, or none.
+TURNED: tuple[dict[str, str], ...] = (
+    {},
+    {"score": "cosine:learned=True"},
+    {"score": "l2"},
+    {"score": "gaussian:learned=True"},
+    {"score": "laplacian:learned=True"},
+    {"normalize": "learned_sink"},
+    {"family": "talking"},
+    {"family": "differential"},
+    {"family": "gated"},
+    {"family": "forgetting"},
+    {"family": "selective"},
+    {"mixer": "window"},
+    {"mixer": "retention"},
+)
+OTHERS: tuple[dict[str, str], ...] = (
+    {"family": "contextual"},
+    {"mixer": "latent"},
+    {"mixer": "linear"},
+    {"mixer": "linear:features=positive"},
+    {"mixer": "gated_linear"},
+    {"mixer": "delta"},
+)
+FAMILIES = (*(one | {"positions": "rotary"} for one in TURNED), *(one | {"positions": "none"} for one in OTHERS))
+KEYS = ("positions", "score", "normalize", "family", "mixer")
+SMALL = ({}, {"score": "l2"}, {"family": "differential"}, {"mixer": "delta"})
+
+TASKS = ("copy", "associative_recall")
+RECALLED = {"length": 32, "shortest": 8, "symbols": 48, "factors": (1.0, 1.5, 2.0, 4.0)}
+VARIANTS = ("core", "smoke", "text", "translation")
+
+
+def get_config(variant="core"):
+    if variant not in VARIANTS:
+        raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}")
+    config = runpy.run_path(str(POSITIONS))["get_config"](variant)
+    if variant == "core":
+        config.data.update(RECALLED)
+    by = "model.kwargs.feed_forward" if variant == "translation" else "model.feed_forward"
+    config.sweep.update({"match": "parameters", "match_by": by})
+    return config
+
+
+def sweep(variant="core"):
+    if variant == "translation":  # of the decoder's attention to its own words
+        return product([_named(one, "model.kwargs.decoder_", "model.kwargs.") for one in FAMILIES], seeds(5))
+    if variant == "smoke":
+        return product([_named(one | {"positions": "none"}) for one in SMALL], grid("data.task", TASKS[:1]), seeds(2))
+    tasks = ("text",) if variant == "text" else TASKS
+    return product([_named(one) for one in FAMILIES], grid("data.task", tasks), seeds(5))
+
+
+def _named(family, of_positions="model.", of_others="model."):
+    """A family as overrides, each with every key, so that all rows of a table have the same columns."""
+    plain = {"score": "scaled_dot", "normalize": "softmax", "family": "plain", "mixer": "attention"}
+    return {(of_positions if key == "positions" else of_others) + key: (plain | family)[key] for key in KEYS}
