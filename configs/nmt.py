@@ -47,7 +47,8 @@ TRANSFORMER = {
     "encoder_positions": "sinusoidal",  # of self-attention: none, rotary, alibi, t5, …: ops/positions.py
     "decoder_positions": "sinusoidal",
     "max_length": 64,  # of learned positions
-    "encoder_mixer": "attention",  # window, gru, convolution
+    "encoder_mixer": "attention",  # window, gru, convolution, linear: modules/mixers.py
+    "mixer": "attention",  # of the decoder: gru, convolution, linear, retention, gated_linear, delta
     "reach": 4,  # tokens on a side that a window or a convolution sees
     "shared": "all",  # embeddings: none, target (with the logits), all three
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden

@@ -70,7 +70,7 @@ def evaluate_text(session: Session, config: ConfigDict, run: Run, path: str) -> 
 
 def generate(session: Session, config: ConfigDict, run: Run, prompt: str) -> Iterator[str]:
     """What the first seed writes after a prompt, as `config.generate` says."""
-    prompts.require_writing(config)
+    prompts.require_usable(config.generate)
     return prompts.generate(session, config, session.variables(config, run.path)[0], prompt)
 
 

@@ -97,7 +97,7 @@ def generate(session: Session, config: ConfigDict, run: Run, prompt: str) -> Ite
     """What the first seed writes after a prompt, as `config.generate` says. Raises UserError for a run without text."""
     if session.source.text is None:
         raise UserError(f"config.data.source={config.data.source!r}: has no text to go on with; only 'text' has.")
-    prompts.require_writing(config)
+    prompts.require_usable(config.generate)
     return prompts.generate(session, config, session.variables(config, run.path)[0], prompt)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from attention_jax import backends
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import Transformer
-from attention_jax.modules.mixers import MIXERS
 from attention_jax.modules.transformer import LayerSpec
 from attention_jax.ops import naming
 
@@ -62,6 +61,6 @@ def _has_product(spec: LayerSpec) -> bool:
 def _causal_layers(model: Any) -> tuple[int, Any]:
     if isinstance(model, Transformer):
         return model.decoder_layers, model.layer
-    if isinstance(model, LanguageModel) and model.layer.mixer not in MIXERS:
+    if isinstance(model, LanguageModel) and model.layer.mixing.attends:
         return model.layers, model.layer
     return 0, None

@@ -10,7 +10,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, batch_first, require_gates
 from attention_jax.modules.logits import logits_layer, tied_logits
-from attention_jax.modules.mixers import ATTENTION, MIXERS
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.stacking import Layered
@@ -50,7 +49,7 @@ class LanguageModel(Layered, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         self.layer.check()
-        if self.layer.mixer in MIXERS:
+        if not self.layer.mixing.attends:
             self.layer.require_unset(
                 ("score", "normalize", "family"), f"mixer={self.layer.mixer!r} has no attention to read it"
             )
@@ -150,17 +149,12 @@ class LanguageModel(Layered, kw_only=True):
     def _shown(
         self, tokens: Array, positions: Array | None, segments: Array | None, edits: Edits, look: Look
     ) -> dict[str, Any]:
-        if self.layer.mixer in MIXERS:
+        if not self.layer.mixing.attends:
             raise ValueError(f"mixer={self.layer.mixer!r}: has no attention to show.")
         return {KIND: batch_first(self._read(tokens, positions, segments, edits=edits, look=look)[1])}
 
     def init_cache(self, positions: Int[Array, "batch room"]) -> Cache:
-        """The cache before the first token of texts whose tokens will have these `positions`.
-
-        Raises ValueError for a mixer other than attention to all earlier tokens, because it has no `step`.
-        """
-        if self.layer.mixer != ATTENTION:
-            raise ValueError(f"mixer={self.layer.mixer!r}: only {ATTENTION!r} reads token by token.")
+        """The cache before the first token of texts whose tokens will have these `positions`."""
         history, state = of_layers([block.init_cache(*positions.shape) for block in self.each(STACK, self.blocks)])
         return Cache(positions, state, jnp.zeros(len(positions), jnp.int32), history)
 
@@ -177,10 +171,10 @@ class LanguageModel(Layered, kw_only=True):
         cache: Cache,
         edits: Edits = NO_EDITS,
     ) -> tuple[Float[Array, "batch v"], Cache]:
-        """Read the first `counts` (1 or more) of each row's tokens in one pass, as so many steps would.
+        """Read the first `counts` of each row's tokens in one pass, as so many steps would.
 
         Gives the logits of the token after the last of them, NaN if the cache has no room for these, and the cache with
-        them. Raises ValueError for `edits` that are more than gates.
+        them. Where nothing is read, logits mean nothing. Raises ValueError for `edits` that are more than gates.
         """
         require_gates(edits)
         length, room = tokens.shape[-1], cache.memory.shape[-1]
@@ -193,7 +187,7 @@ class LanguageModel(Layered, kw_only=True):
         for layer, (block, held) in enumerate(layers):
             x, held, _ = block(x, valid, reading._replace(held=held), None, look_at(edits, KIND, layer))
             kept.append(held)
-        last = jnp.take_along_axis(x, (counts - 1)[:, None, None], axis=1)
+        last = jnp.take_along_axis(x, jnp.maximum(counts - 1, 0)[:, None, None], axis=1)
         last = within_room(last, cache.cursor + counts - 1, room)
         history, state = of_layers(kept)
         read = Cache(cache.memory, state, cache.cursor + counts, history)
@@ -231,7 +225,7 @@ class LanguageModel(Layered, kw_only=True):
         if segments is not None:
             if valid is not None:
                 raise ValueError("segments and valid are both given: give segments alone, where padding is segment 0.")
-            if self.layer.mixer in MIXERS:
+            if not self.layer.mixing.attends:
                 raise ValueError(f"mixer={self.layer.mixer!r}: reads each row as one text; give `valid`, not segments.")
             valid = segments > 0
         return mask_of(tokens.shape[-1], segments, valid), jnp.ones_like(tokens, bool) if valid is None else valid

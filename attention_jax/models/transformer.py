@@ -5,6 +5,7 @@ import math
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -12,7 +13,7 @@ from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, K
 from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
 from attention_jax.modules.families import make_family
 from attention_jax.modules.logits import logits_layer, tied_logits
-from attention_jax.modules.mixers import MIXERS
+from attention_jax.modules.mixers import attends, is_window
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.stacking import Layered
@@ -65,7 +66,8 @@ class Transformer(Layered, kw_only=True):
 
     - `encoder_positions`, `decoder_positions`: the encodings of self-attention; `max_length` is the number of positions
       of encodings with a table. Randomized positions are refused: only a language model has them.
-    - `encoder_mixer`, `encoder_family`: the `mixer` and `family` of encoder layers; `family` is the decoder's.
+    - `encoder_mixer`, `encoder_family`: the `mixer` and `family` of encoder layers; `mixer` and `family` are the
+      decoder's.
     - `shared`: what shares one matrix. "none"; "target": the target's embedding and the logits; "all": these and the
       source's embedding (§3.4), which needs one vocabulary.
     - `layer`: the other fields of a config. With its `norm_first`, encoder and decoder end in a norm.
@@ -94,7 +96,7 @@ class Transformer(Layered, kw_only=True):
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         require_choice("shared", self.shared, SHARED)
         make_family(self.encoder_family, "encoder_family", "encoder")
-        if self.encoder_mixer in MIXERS and self.encoder_family != PLAIN_FAMILY:
+        if not attends(self.encoder_mixer) and self.encoder_family != PLAIN_FAMILY:
             raise ValueError(
                 f"encoder_family={self.encoder_family!r}: encoder_mixer={self.encoder_mixer!r} has no attention to "
                 f"read it. Set encoder_family={PLAIN_FAMILY!r}."
@@ -104,7 +106,10 @@ class Transformer(Layered, kw_only=True):
             if self._encoding(kind).record.sample_positions:
                 text = self._positions(kind)
                 raise ValueError(f"{kind}_positions={text!r}: only a language model draws positions at random.")
-        self.layer.require_unset(("mixer",), "a decoder's layers attend; for the encoder there is encoder_mixer")
+        if is_window(self.layer.mixer):
+            raise ValueError(
+                f"mixer={self.layer.mixer!r}: an encoder's alone; a decoder has no window. See encoder_mixer."
+            )
         if self.shared == "all" and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(
                 f"shared='all': needs one vocabulary, and there are two, of {self.source_vocabulary:,} and "
@@ -196,7 +201,7 @@ class Transformer(Layered, kw_only=True):
         inputs: Int[Array, "batch t"],
         edits: Edits = NO_EDITS,
     ) -> dict[str, Heads]:
-        """What each head does in one teacher-forced pass, by kind; without "encoder" if its mixer does not attend.
+        """What each head does in one teacher-forced pass, by kind; without those whose mixer does not attend.
 
         Weights are `[batch, layers, heads, Q, K]`, outputs `[batch, layers, heads, Q, F]`.
         """
@@ -219,8 +224,8 @@ class Transformer(Layered, kw_only=True):
 
     def _shown(self, source: Array, lengths: Array, inputs: Array, edits: Edits, look: Look) -> dict[str, Any]:
         memory, encoder = self._encode(source, lengths, None, edits, look)
-        kinds = self._teach(memory, inputs, None, edits, look)[1] | ({"encoder": encoder} if encoder else {})
-        return {kind: batch_first(shown) for kind, shown in kinds.items()}
+        kinds = self._teach(memory, inputs, None, edits, look)[1] | {"encoder": encoder}
+        return {kind: batch_first(shown) for kind, shown in kinds.items() if shown is not None}
 
     def init_cache(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first token, with room for `max_length` tokens."""
@@ -242,9 +247,10 @@ class Transformer(Layered, kw_only=True):
         require_gates(edits)
         texts_BxG = tokens.reshape(len(tokens), -1)
         self.require_texts(texts_BxG.shape[-1])
-        lanes, state = cache.state
-        valid, room, cursor = jnp.ones_like(texts_BxG, bool), lanes.shape[-1], cache.cursor[:, None]
-        lanes_BxGxR = _with_own_lanes(lanes.reshape(*texts_BxG.shape, room), cursor)
+        of_texts = lambda leaf: leaf.reshape(*texts_BxG.shape, *leaf.shape[tokens.ndim :])  # noqa: E731
+        lanes_BxGxR, state = jax.tree.map(of_texts, cache.state)
+        valid, room, cursor = jnp.ones_like(texts_BxG, bool), lanes_BxGxR.shape[-1], cache.cursor[:, None]
+        lanes_BxGxR = _with_own_lanes(lanes_BxGxR, cursor)
         reading = _of_own(lanes_BxGxR, cursor)._replace(first=cache.cursor * texts_BxG.shape[-1])
         x = self._embed(self.target_embedding, texts_BxG, "decoder", reading.positions.queries, None)
         holding, kept = by_layer(cache.history or (), state), []
@@ -256,8 +262,8 @@ class Transformer(Layered, kw_only=True):
             kept.append(held)
         logits = self._logits(within_room(x, cache.cursor, room), valid, False)
         history, state = of_layers(kept)
-        read = Cache(cache.memory, Own(lanes_BxGxR.reshape(lanes.shape), state), cache.cursor + 1, history)
-        return logits.reshape(*tokens.shape, -1), read
+        own = jax.tree.map(lambda new, old: new.reshape(old.shape), Own(lanes_BxGxR, state), cache.state)
+        return logits.reshape(*tokens.shape, -1), Cache(cache.memory, own, cache.cursor + 1, history)
 
     def _encode(
         self, source: Array, lengths: Array, dropout: Dropout | None, edits: Edits, look: Look = PLAIN

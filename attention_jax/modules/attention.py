@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax import backends
 from attention_jax.modules.families import PLAIN, Family, Sizes, make_family
 from attention_jax.modules.grouping import Grouping
-from attention_jax.modules.mixers import WINDOW
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.ops.attention import Attention, Relative, Replacement, require_fitting
 from attention_jax.ops.cache import Held, written
@@ -22,6 +21,7 @@ from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Encoding
 from attention_jax.ops.families import decay_of_rows, selected_after, selected_before, with_decay
 from attention_jax.ops.masking import Mask, combine, window_mask, with_axes, with_mask
+from attention_jax.ops.mixing import WINDOW
 from attention_jax.ops.normalization import rms_norm
 from attention_jax.ops.normalizing import make_normalizer
 from attention_jax.ops.placing import over_features

@@ -69,15 +69,22 @@ class RecurrentEncoder(nn.Module):
         ]
 
     def __call__(
-        self, x: Float[Array, "batch t d"], valid: Bool[Array, "batch t"], dropout: Dropout | None
+        self,
+        x: Float[Array, "batch t d"],
+        valid: Bool[Array, "batch t"],
+        dropout: Dropout | None,
+        states: tuple[State, ...] | None = None,
     ) -> tuple[Float[Array, "batch t f"], tuple[State, ...]]:
-        """The last layer's outputs and every layer's final state; dropout acts between layers."""
+        """The last layer's outputs and every layer's final state; dropout acts between layers.
+
+        `states` are those of the layers before the first token, of one direction; zeros unless given.
+        """
         finals = []
         for layer, cells in enumerate(self.cells):
             if layer > 0:
                 x = drop(x, dropout.fold(layer) if dropout else None)
             runs = [
-                recurrent(self.cell, x, valid, cell.weights(), reverse=direction == 1)
+                recurrent(self.cell, x, valid, cell.weights(), direction == 1, states and states[layer])
                 for direction, cell in enumerate(cells)
             ]
             x = jnp.concatenate([outputs for outputs, _ in runs], axis=-1)

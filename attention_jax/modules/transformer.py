@@ -21,7 +21,7 @@ from attention_jax.modules.attention import (
     cross_spec,
 )
 from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
-from attention_jax.modules.mixers import ALL, ATTENTION, MIXERS, WINDOW
+from attention_jax.modules.mixers import ATTENTION, Mixer, is_window, make_mixer
 from attention_jax.modules.normalization import NORMS, Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.ops.cache import Held
@@ -53,7 +53,8 @@ class LayerSpec(NamedTuple):
     - `norm_first`: normalise before each sub-layer, not after the sum (Xiong et al. 2020).
     - `dropout_sites`: embeddings, residual (each sub-layer's output), attention (weights), hidden (of the
       feed-forward). The paper has the first two.
-    - `mixer`: "attention", or what replaces it. "window" and "convolution" see `reach` tokens on a side, "gru" all.
+    - `mixer`: "attention", or what replaces it (`modules/mixers.py`). "window" and "convolution" see `reach` tokens on
+      a side, others all.
     - `stacked`: the model has all layers' parameters as one tree, and scans over it (`modules/stacking.py`).
     - `remat`: what the backward pass computes again of a layer, in order to save memory (Chen et al. 2016): "none";
       "full": all; "dots": all but matrix products; "dots_no_batch": all but products with parameters.
@@ -101,6 +102,11 @@ class LayerSpec(NamedTuple):
         return cross_spec(*names, self.backend, self.cross_family)
 
     @property
+    def mixing(self) -> Mixer:
+        """What `mixer` names."""
+        return make_mixer(self.mixer)
+
+    @property
     def types(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "param_dtype": self.param_dtype}
 
@@ -109,11 +115,13 @@ class LayerSpec(NamedTuple):
         for name in ("width", "heads", "kv_heads", "feed_forward", "reach"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
-        named = {"activation": tuple(ACTIVATIONS), "norm": NORMS, "mixer": ALL, "remat": tuple(REMAT)}
+        named = {"activation": tuple(ACTIVATIONS), "norm": NORMS, "remat": tuple(REMAT)}
         for name, known in named.items():
             require_choice(name, getattr(self, name), known)
         if self.mixer == "gru" and self.width % 2:
             raise ValueError(f"width={self.width}: needs an even number, because mixer='gru' halves it.")
+        if self.qk_norm and self.mixing.make is not None:
+            raise ValueError(f"qk_norm=True: mixer={self.mixer!r} does not read it. Set qk_norm=False.")
         for site in self.dropout_sites:
             require_choice("dropout_sites", site, SITES)
         if self.width % self.heads:
@@ -133,6 +141,11 @@ class LayerSpec(NamedTuple):
         """Raise ValueError for a field of `names` that is not its default, with the reason why nothing reads it."""
         require_unset(self, {name: self._field_defaults[name] for name in names}, because)
 
+    def require_unedited(self, edit: Edit) -> None:
+        """Raise ValueError for an edit of heads that the mixer has not."""
+        if any(part is not None for part in edit):
+            raise ValueError(f"mixer={self.mixer!r}: has no attention whose heads could be edited.")
+
     def encoding(self, key: str, text: str, kind: str, max_length: int) -> PositionEncoding:
         """The position encoding that `text`, the value of a config's `key`, names, for one kind of attention.
 
@@ -146,10 +159,17 @@ class LayerSpec(NamedTuple):
                 f"{key}={text!r}: adds to values, which family={self.family!r} does not cut as it cuts keys; choose "
                 "another."
             )
-        if self.mixer in MIXERS and (record.rotate or record.bias):
+        if (record.bias and not self.mixing.attends) or (record.rotate and not self.mixing.turns):
             raise ValueError(f"{key}={text!r}: acts on scores, and mixer={self.mixer!r} has none; choose another.")
+        if kind == "encoder" and not self.mixing.goes_back:
+            raise ValueError(f"mixer={self.mixer!r}: reads in one direction alone, and an encoder in both.")
         self.of_self.check(record)
         return PositionEncoding(record, sizes, self.param_dtype, parent=None)
+
+    def self_attention(self, encoding: PositionEncoding) -> Any:
+        """Attention of a text to itself, in the form that `mixer` names."""
+        make = self.mixing.make
+        return self.attention(self.of_self, encoding) if make is None else make(self, encoding)
 
     def attention(self, spec: AttentionSpec, encoding: PositionEncoding | None = None) -> MultiHeadAttention:
         """Attention of this size."""
@@ -238,6 +258,11 @@ class Reading(NamedTuple):
     held: Held | None = None
     first: Int[Array, " batch"] | None = None
 
+    @property
+    def before(self) -> Int[Array, " batch"] | int:
+        """How many tokens stand in history before those that are read now."""
+        return 0 if self.first is None else self.first
+
     def by(
         self,
         attention: MultiHeadAttention,
@@ -257,6 +282,18 @@ class Reading(NamedTuple):
         return out, (held, heads)
 
 
+def by_text(
+    mixer: Callable, x: Float[Array, "batch t d"], valid: Array, positions: Int[Array, "#batch t"], held: Held | None
+) -> tuple[Float[Array, "batch t d"], Held | None]:
+    """What a mixer makes of a decoder's tokens, which with a cache are the next ones of as many texts side by side."""
+    if held is None:
+        return mixer(x, valid, positions)
+    flat = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])  # noqa: E731
+    new = jax.tree.map(flat, (x, valid, jnp.broadcast_to(positions, valid.shape)))
+    out, now = mixer(*(array[:, None] for array in new), jax.tree.map(flat, held))
+    return out.reshape(x.shape), jax.tree.map(lambda leaf, before: leaf.reshape(before.shape), now, held)
+
+
 class EncoderLayer(nn.Module):
     """Self-attention, or another mixer, then feed-forward. With a causal mask it is a language model's layer."""
 
@@ -265,16 +302,16 @@ class EncoderLayer(nn.Module):
 
     def setup(self):
         spec = self.spec
-        if spec.mixer in MIXERS:
-            self.mixer = MIXERS[spec.mixer](spec.width, spec.reach, self.encoding.sizes.is_causal, **spec.types)
+        if spec.mixing.attends:
+            self.self_attention = spec.self_attention(self.encoding)
         else:
-            self.self_attention = spec.attention(spec.of_self, self.encoding)
+            self.mixer = spec.mixing.make(spec, self.encoding)
         self.feed_forward = FeedForward(spec)
         self.residuals = [Residual(spec, index) for index in range(2)]
 
     def init_cache(self, batch: int, room: int) -> Held:
         """What this layer holds of texts before their first token, with room for `room` tokens."""
-        return self.self_attention.init_cache(batch, room)
+        return (self.self_attention if self.spec.mixing.attends else self.mixer).init_cache(batch, room)
 
     def __call__(
         self,
@@ -286,13 +323,15 @@ class EncoderLayer(nn.Module):
     ) -> tuple[Float[Array, "batch s d"], Held | None, Shown]:
         """The tokens after this layer, what it holds now if there is a cache, and what each head did, if any."""
         spec = self.spec
-        if spec.mixer == WINDOW:
-            near = window_mask(x.shape[-2], x.shape[-2], spec.reach)
+        if is_window(spec.mixer):
+            near = window_mask(x.shape[-2], reading.positions.keys.shape[-1], spec.reach, reading.before)
             reading = reading._replace(mask=combine(reading.mask, near))
 
         def attend(x):
-            if spec.mixer in MIXERS:
-                return self.mixer(x, valid), (None, None)
+            if not spec.mixing.attends:
+                spec.require_unedited(look.edit)
+                out, held = self.mixer(x, valid, reading.positions.queries, reading.held)
+                return out, (held, None)
             return reading.by(self.self_attention, x, valid, spec.dropout_at("attention", 0, dropout), look)
 
         def feed(x):
@@ -309,14 +348,17 @@ class DecoderLayer(nn.Module):
     encoding: PositionEncoding
 
     def setup(self):
-        self.self_attention = self.spec.attention(self.spec.of_self, self.encoding)
+        if self.spec.mixing.attends:
+            self.self_attention = self.spec.self_attention(self.encoding)
+        else:
+            self.mixer = self.spec.mixing.make(self.spec, self.encoding)
         self.cross_attention = self.spec.attention(self.spec.of_cross)
         self.feed_forward = FeedForward(self.spec)
         self.residuals = [Residual(self.spec, index) for index in range(3)]
 
     def init_cache(self, batch: int, room: int) -> Held:
         """What this layer holds of texts before their first token, with room for `room` tokens."""
-        return self.self_attention.init_cache(batch, room)
+        return (self.self_attention if self.spec.mixing.attends else self.mixer).init_cache(batch, room)
 
     def project_memory(self, memory: Float[Array, "batch s d"]) -> KeyValue:
         """The encoder's output as this layer's cross-attention reads it."""
@@ -339,6 +381,10 @@ class DecoderLayer(nn.Module):
         spec, look, cross_look = self.spec, looks.get("decoder", PLAIN), looks.get("cross", PLAIN)
 
         def read_words(x):
+            if not spec.mixing.attends:
+                spec.require_unedited(look.edit)
+                out, held = by_text(self.mixer, x, valid, reading.positions.queries, reading.held)
+                return out, (held, None)
             return reading.by(self.self_attention, x, valid, spec.dropout_at("attention", 0, dropout), look)
 
         def read_memory(x):

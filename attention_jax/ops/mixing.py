@@ -7,6 +7,8 @@ from jaxtyping import Array, Float
 from attention_jax.ops.pooling import attend
 from attention_jax.ops.shapes import require_same_size
 
+WINDOW = "window"  # the name of attention to tokens at most so many positions away
+
 
 def convolution(
     x: Float[Array, "*batch n d"], kernel: Float[Array, "k d f"], *, dilation: int = 1, is_causal: bool = False

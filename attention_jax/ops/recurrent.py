@@ -68,9 +68,16 @@ CELLS = {"gru": Cell(gru_step, gates=3, parts=1), "lstm": Cell(lstm_step, gates=
 
 
 def recurrent(
-    cell: str, x: Sequence, valid: Bool[Array, "*batch t"], weights: CellWeights, reverse: bool = False
+    cell: str,
+    x: Sequence,
+    valid: Bool[Array, "*batch t"],
+    weights: CellWeights,
+    reverse: bool = False,
+    start: State | None = None,
 ) -> tuple[Float[Array, "*batch t h"], State]:
-    """The outputs of all steps and the last state, starting from zeros; a step on padding leaves the state as it is.
+    """The outputs of all steps and the last state; a step on padding leaves the state as it is.
+
+    The first state is `start`, or zeros.
 
     `cell` is one of `CELLS`. Raises ValueError for features or a mask that do not fit.
     """
@@ -83,9 +90,9 @@ def recurrent(
         state = tuple(jnp.where(is_valid[..., None], *parts) for parts in zip(new, state, strict=True))
         return state, state[0]
 
-    start = (jnp.zeros((*x.shape[:-2], weights.w_h.shape[0]), x.dtype),) * CELLS[cell].parts
+    zeros = (jnp.zeros((*x.shape[:-2], weights.w_h.shape[0]), x.dtype),) * CELLS[cell].parts
     time_first = jnp.moveaxis(weights.project(x), -2, 0), jnp.moveaxis(valid, -1, 0)
-    last, outputs = over_time(step, start, time_first, reverse=reverse)
+    last, outputs = over_time(step, start or zeros, time_first, reverse=reverse)
     return jnp.moveaxis(outputs, 0, -2), last
 
 

@@ -9,9 +9,12 @@ import pytest
 from support import compiled, drawn
 
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.modules.mixers import MIXERS
+from attention_jax.modules.attention import Edit
+from attention_jax.modules.mixers import BUILDERS as MIXERS
+from attention_jax.modules.mixers import attends
 from attention_jax.ops.positions import BUILDERS, ENCODINGS
 
+TURNED = ("window", "retention")  # by positions
 TOKENS = jnp.array([[4, 5, 6, 7, 8, 3], [9, 2, 5, 5, 1, 3]])
 POSITIONS = jnp.array([[0, 2, 3, 7, 8, 11], [1, 2, 4, 5, 6, 10]])
 SIZES = {
@@ -20,6 +23,7 @@ SIZES = {
     "mixer": "attention", "reach": 2,
     "dropout_sites": ("residual", "attention"),
 }  # fmt: skip
+STATES = [mixer for mixer in MIXERS if not attends(mixer)]
 ALL = [
     *BUILDERS,
     "randomized_sinusoidal:longest=12",
@@ -74,14 +78,17 @@ def test_a_step_past_the_caches_room_is_nan_for_the_text_that_takes_it_alone(nam
     assert np.isnan(past[1]).all()
 
 
-@pytest.mark.parametrize("mixer", ["attention", "window", *MIXERS])
+@pytest.mark.parametrize("mixer", MIXERS)
 def test_what_is_not_valid_is_read_by_no_token_and_may_be_told_by_segments_where_layers_attend(mixer):
     module, variables = make("none", mixer=mixer)
     apply, valid = compiled(module), jnp.ones((2, 8), bool).at[:, 2:4].set(False)
     texts = jnp.pad(TOKENS, ((0, 0), (2, 0)), constant_values=7)
     logits, other = (apply(variables, texts.at[:, 2:4].set(word), None, None, None, valid) for word in (3, 9))
     np.testing.assert_array_equal(np.asarray(logits)[valid], np.asarray(other)[valid])
-    if mixer not in MIXERS:
+    if mixer not in ("window", "convolution"):  # whose reach is counted in places
+        alone = apply(variables, jnp.delete(texts, jnp.array([2, 3]), axis=1))
+        np.testing.assert_allclose(np.asarray(logits)[valid].reshape(alone.shape), alone, rtol=2e-4, atol=2e-5)
+    if attends(mixer):
         same = apply(variables, texts, None, valid.astype(jnp.int32))
         np.testing.assert_allclose(np.asarray(same)[valid], np.asarray(logits)[valid], rtol=1e-5, atol=1e-6)
         with pytest.raises(ValueError, match="segments and valid are both given"):
@@ -150,15 +157,33 @@ def test_randomized_positions_are_drawn_outside_and_handed_in(name):
     assert np.isfinite(compiled(module)(variables, TOKENS, positions)).all()
 
 
-@pytest.mark.parametrize("mixer", ["window", *MIXERS])
-def test_what_stands_in_attentions_place_is_causal_and_has_no_cache(mixer):
-    module, variables = make("none", mixer=mixer)
+@pytest.mark.parametrize("mixer", [*list(MIXERS)[1:], "linear:features=positive,count=6"])
+def test_what_stands_in_attentions_place_is_causal_and_reads_token_by_token_what_it_reads_at_once(mixer):
+    module, variables = make("rotary" if mixer in TURNED else "none", mixer=mixer)
     apply = compiled(module)
     before, after = (apply(variables, tokens) for tokens in (TOKENS, TOKENS.at[:, 4:].set(2)))
     np.testing.assert_array_equal(before[:, :4], after[:, :4])
     assert not np.allclose(before[:, 4:], after[:, 4:])
-    with pytest.raises(ValueError, match=f"mixer='{mixer}': only 'attention' reads token by token"):
-        module.apply(variables, POSITIONS, method="init_cache")
+    cache = compiled(module, "init_cache")(variables, jnp.tile(jnp.arange(6), (2, 1)))
+    parts = [(TOKENS[:, :4], [2, 3]), ([[6, 7, 0, 0], [8, 0, 0, 0]], [2, 0]), ([[8, 0, 0, 0], [5, 0, 0, 0]], [0, 1])]
+    for tokens, counts in parts:  # a text may wait while another reads on
+        tokens = jnp.asarray(tokens)
+        last, cache = compiled(module, "extend")(variables, tokens, jnp.array(counts), cache)
+    np.testing.assert_allclose(last[1], before[1, 3], rtol=2e-4, atol=2e-5)
+    for position in (4, 5):
+        logits, cache = compiled(module, "step")(variables, TOKENS[:, position], cache)
+        np.testing.assert_allclose(logits, before[:, position], rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("mixer", STATES)
+def test_a_state_is_as_large_for_any_text_and_only_attention_has_heads_to_edit(mixer):
+    module, variables = make("none", mixer=mixer)
+    init = functools.partial(module.apply, method="init_cache")
+    short, long = (jax.eval_shape(init, variables, jnp.zeros((2, room), jnp.int32)) for room in (3, 300))
+    assert jax.tree.leaves(short.state) == jax.tree.leaves(long.state)
+    assert not jax.tree.leaves(long.history)
+    with pytest.raises(ValueError, match=f"mixer='{mixer}': has no attention whose heads could be edited"):
+        module.apply(variables, TOKENS, edits={"decoder": Edit(jnp.ones((2, 2)))})
 
 
 @pytest.mark.parametrize("mixer", ["window", "convolution"])
@@ -186,7 +211,14 @@ def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
         ({"positions": "shaw:clap=3"}, "positions='shaw:clap=3': has no option 'clap'"),
         ({"heads": 3, "kv_heads": 3}, "heads=3: must divide width=8"),
         ({"score": "cos"}, "score='cos': choose one of dot, scaled_dot"),
-        ({"mixer": "mlp"}, "mixer='mlp': choose one of attention, window, gru, convolution"),
+        ({"mixer": "mlp"}, "mixer='mlp': choose one of attention, window, gru, convolution, linear"),
+        (
+            {"mixer": "linear:features=cosine"},
+            "mixer='linear:features=cosine': features='cosine': choose one of elu, p",
+        ),
+        ({"mixer": "linear:count=0"}, "mixer='linear:count=0': count=0: needs a whole number, 1 or more"),
+        ({"mixer": "delta", "qk_norm": True}, "qk_norm=True: mixer='delta' does not read it. Set qk_norm=False"),
+        ({"mixer": "delta", "positions": "rotary"}, "positions='rotary': acts on scores, and mixer='delta' has none"),
         ({"layers": 0}, "layers=0: needs 1 or more"),
         ({"mixer": "gru", "score": "cosine"}, "score='cosine': mixer='gru' has no attention to read it. Set score='sc"),
         (
@@ -229,8 +261,8 @@ def test_positions_off_a_learned_table_are_never_silently_another():
 
 
 def test_segments_are_refused_where_nothing_would_keep_them_apart():
-    module, variables = make("none", mixer="gru")
-    with pytest.raises(ValueError, match="mixer='gru': reads each row as one text"):
+    module, variables = make("none", mixer="delta")
+    with pytest.raises(ValueError, match="mixer='delta': reads each row as one text"):
         module.apply(variables, TOKENS, None, jnp.ones_like(TOKENS))
 
 

@@ -11,7 +11,7 @@ from translators import INPUTS, LENGTHS, SOURCE, build, trained
 
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.attention import Edit
-from attention_jax.modules.mixers import ALL
+from attention_jax.modules.mixers import BUILDERS as MIXERS
 from attention_jax.modules.normalization import NORMS
 from attention_jax.modules.transformer import REMAT
 from attention_jax.ops.dropout import Dropout
@@ -38,7 +38,7 @@ FAST = [("shaw:clip=2", "attention", "batch")]  # positions, mixer, norm: parame
 SLOW = [
     *(("t5", "window", "rms"), ("learned", "gru", "layer")),  # shared ones, none
     *((positions, "attention", "layer") for positions in BUILDERS),
-    *(("none", mixer, norm) for mixer in ALL for norm in NORMS),
+    *(("none", mixer, norm) for mixer in MIXERS for norm in NORMS),
 ]
 assert_close = functools.partial(jax.tree.map, functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5))
 assert_equal = functools.partial(jax.tree.map, np.testing.assert_array_equal)

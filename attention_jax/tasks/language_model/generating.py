@@ -122,8 +122,7 @@ class Generator:
 
     def _read_prompt(self, variables, tokens, counts, memory, edits):
         cache = self._empty(variables, memory)
-        read: Any = self._model.apply(variables, tokens, jnp.maximum(counts, 1), cache, edits, method="extend")[1]
-        return read._replace(cursor=counts)
+        return self._model.apply(variables, tokens, counts, cache, edits, method="extend")[1]
 
     def _write_block(self, variables, writing: Writing, keys, count, edits, drawing: Drawing, has_ends: bool):
         step = functools.partial(self._model.apply, variables, edits=edits, method="step")

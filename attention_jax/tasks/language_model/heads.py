@@ -11,7 +11,6 @@ from attention_jax import stopping
 from attention_jax.data.windows import Rows
 from attention_jax.errors import UserError
 from attention_jax.files import read_arrays
-from attention_jax.modules.mixers import MIXERS
 from attention_jax.tasks.language_model.measuring import texts_of
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.training.placement import everywhere, whole
@@ -40,7 +39,7 @@ def write_statistics(session: Session, config: ConfigDict, variables: Variables,
     rows, and for a model that does not attend.
     """
     asked = config.statistics
-    if not asked.rows or session.evaluated_model.layer.mixer in MIXERS:
+    if not asked.rows or not session.evaluated_model.layer.mixing.attends:
         return
     assert session.source.held_out is not None
     held_out = session.source.held_out(asked.rows, asked.length or session.source.trained)

@@ -70,7 +70,7 @@ class OpenedLanguageModel(Opened):
         if unknown := [key for key in asked if key not in config.generate]:
             raise UserError(f"generate({unknown[0]}=…): no such key. Choose of {', '.join(config.generate)}.")
         config.generate.update(asked)
-        prompts.require_writing(config)
+        prompts.require_usable(config.generate)
         _ = self.text
         return "".join(prompts.generate(self.session, config, self.variables, prompt, self.edited(edits)))
 

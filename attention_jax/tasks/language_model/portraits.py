@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.modules.mixers import MIXERS
+from attention_jax.modules.mixers import attends
 from attention_jax.ops.positions import Encoding, Spec
 from attention_jax.ops.stacking import unstack_layers
 from attention_jax.tasks.language_model.model import draw_positions
@@ -33,7 +33,7 @@ def write_portraits(session: Session, config: ConfigDict, folder: Path, variable
 
 def _attention(session: Session, config: ConfigDict, variables: Variables) -> dict[str, np.ndarray]:
     source, kept = session.source, {}
-    lengths = () if config.model.mixer in MIXERS else (source.trained, round(BEYOND * source.trained))
+    lengths = (source.trained, round(BEYOND * source.trained)) if attends(config.model.mixer) else ()
     for length in (length for length in lengths if length <= source.lengths[-1]):
         tokens = source.example(config, length)
         positions = draw_positions(session.evaluated_model, jax.random.key(0), *tokens.shape)

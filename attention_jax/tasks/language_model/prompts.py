@@ -17,7 +17,6 @@ from attention_jax.data.tokenizers import EOS, PAD, UNK
 from attention_jax.errors import UserError
 from attention_jax.files import read_json
 from attention_jax.modules.attention import NO_EDITS, Edits
-from attention_jax.modules.mixers import ATTENTION
 from attention_jax.tasks.choosing import require_drawing
 from attention_jax.tasks.language_model.generating import Drawing, Generator, Request
 from attention_jax.tasks.language_model.session import Session
@@ -39,15 +38,6 @@ def require_usable(asked: ConfigDict) -> None:
             raise UserError(f"config.generate.{name}={asked[name]}: needs {least} or more.")
     if asked.prompts not in PROMPTS:
         raise UserError(f"config.generate.prompts={asked.prompts!r}: choose one of {', '.join(PROMPTS)}.")
-
-
-def require_writing(config: ConfigDict) -> None:
-    """Raise UserError, before anything is read, for a model that cannot write, or not as `config.generate` asks."""
-    if config.model.mixer != ATTENTION:
-        raise UserError(
-            f"config.model.mixer={config.model.mixer!r}: does not write; only {ATTENTION!r} reads token by token."
-        )
-    require_usable(config.generate)
 
 
 def generate(
@@ -80,12 +70,10 @@ def generate(
 def write_samples(session: Session, config: ConfigDict, variables: Variables, folder: Path) -> None:
     """Write samples.jsonl: a few texts that a trained model writes without a prompt, as `config.generate` says.
 
-    Nothing is written for a model that cannot read token by token. It never reads more tokens than in training.
+    The model never reads more tokens than in training.
     """
     text, asked = session.source.text, config.generate
     assert text is not None
-    if session.evaluated_model.layer.mixer != ATTENTION:
-        return
     context = asked.context or session.source.trained
     request = request_of(asked, text)._replace(tokens=min(asked.tokens, SHOWN_TOKENS), context=context)
     keys = _keys(asked, 0, max(asked.samples, KEPT))

@@ -15,7 +15,6 @@ from attention_jax.errors import UserError
 from attention_jax.models.flops import beyond_causality, counted, in_sight
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.placement import LAYERS
-from attention_jax.modules.mixers import MIXERS
 from attention_jax.tasks.language_model.generating import Generator
 from attention_jax.tasks.language_model.measuring import Total, total_of
 from attention_jax.tasks.language_model.model import build, init, loss, statistics_of
@@ -58,7 +57,7 @@ class Session:
         source = self.source
         model = build(self.config, source.vocabulary, source.longest, source.has_segments, source.is_padded)
         self._require_room("config.model", model)
-        if self.source.has_segments and model.layer.mixer in MIXERS:
+        if self.source.has_segments and not model.layer.mixing.attends:
             raise UserError(
                 f"config.model.mixer={model.layer.mixer!r}: reads each row as one text, and rows are packed documents. "
                 "Choose --config.data.packing=windows."

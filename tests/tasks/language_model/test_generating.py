@@ -12,11 +12,8 @@ from attention_jax.data.tokenizers import BOS, EOS, PAD, UNK
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.attention import Edit
-from attention_jax.modules.mixers import MIXERS, WINDOW
 from attention_jax.tasks.language_model.generating import LEAST_ROOM, Drawing, Generator, Request
 from attention_jax.tasks.language_model.model import draw_positions, init
-from configs.language_model import get_config
-from experiments.language_model import generate
 
 SIZES = {
     "vocabulary": 11, "layers": 1, "width": 8, "heads": 2, "kv_heads": 1, "qk_norm": False, "feed_forward": 16,
@@ -29,26 +26,26 @@ PROMPT = [4, 9, 7, 5, 8]
 
 
 @functools.cache
-def made(positions):
+def made(positions, mixer="attention"):
     """A model whose output depends on all that it reads, and its programs."""
-    model = LanguageModel.of(**SIZES | {"positions": positions})
+    model = LanguageModel.of(**SIZES | {"positions": positions, "mixer": mixer})
     return model, jax.tree.map(lambda a: 2 * a, drawn(functools.partial(init, model))), Generator(model)
 
 
-def written(positions, request, samples=1, seed=0, prompt=PROMPT):
-    _, variables, generator = made(positions)
+def written(positions, request, samples=1, seed=0, prompt=PROMPT, **mixer):
+    _, variables, generator = made(positions, **mixer)
     keys = jax.random.split(jax.random.key(seed), 8)[:samples]
     return np.concatenate(list(generator.blocks(variables, prompt, keys, request)), axis=1)
 
 
-def read_again(positions, count, context=0):
+def read_again(positions, count, context=0, prompt=PROMPT, **mixer):
     """The likeliest token after all that was written, or after what the context keeps, again and again."""
-    model, variables, _ = made(positions)
-    length = min(len(PROMPT) + count, context or len(PROMPT) + count)
+    model, variables, _ = made(positions, **mixer)
+    length = min(len(prompt) + count, context or len(prompt) + count)
     drawn = draw_positions(model, jax.random.key(0), 1, length)
     whole = jnp.arange(length)[None] if drawn is None else drawn
     apply = jax.jit(lambda tokens: model.apply(variables, tokens, whole))
-    text, kept = list(PROMPT), list(PROMPT)
+    text, kept = list(prompt), list(prompt)
     for _ in range(count):
         if context and len(kept) > context:
             kept = kept[-(context // 2) :]
@@ -57,7 +54,7 @@ def read_again(positions, count, context=0):
         logits[[PAD, BOS, UNK, EOS]] = -np.inf
         text.append(int(logits.argmax()))
         kept.append(text[-1])
-    return text[len(PROMPT) :]
+    return text[len(prompt) :]
 
 
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "learned", "randomized_sinusoidal:longest=200"])
@@ -133,12 +130,8 @@ def test_a_score_with_room_for_few_keys_writes_within_it_and_refuses_more():
     assert np.concatenate(list(write(9)), axis=1).shape == (1, 20)
 
 
-@pytest.mark.parametrize("mixer", [WINDOW, *MIXERS])
-def test_what_does_not_read_token_by_token_is_refused_before_anything_is_opened(mixer):
-    config = get_config()
-    config.model.mixer = mixer
-    with pytest.raises(UserError, match=f"config.model.mixer='{mixer}': does not write; only 'attention' reads"):
-        generate(None, config, None, "")
-    model = LanguageModel.of(**SIZES | {"positions": "none", "mixer": mixer})
-    with pytest.raises(ValueError, match=f"mixer='{mixer}': only 'attention' reads token by token"):
-        model.init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32), method="init_cache")
+@pytest.mark.parametrize("mixer", ["retention", "delta", "convolution", "window"])
+def test_what_holds_a_state_writes_what_the_whole_text_read_again_would(mixer):
+    assert written("none", Request(20, False, 0, GREEDY), mixer=mixer).tolist() == [read_again("none", 20, mixer=mixer)]
+    one = written("none", Request(3, False, 0, GREEDY), mixer=mixer, prompt=PROMPT[:1])  # nothing is read before it
+    assert one.tolist() == [read_again("none", 3, mixer=mixer, prompt=PROMPT[:1])]

@@ -1,0 +1,203 @@
+"""Mixers with a state of fixed size: linear attention, retention, gated linear attention, the delta rule."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from attention_jax.modules.positions import PositionEncoding
+from attention_jax.ops.cache import Held
+from attention_jax.ops.features import elu_features, orthogonal_directions, positive_features
+from attention_jax.ops.linear import (
+    MOST_DECAY,
+    Tokens,
+    bidirectional,
+    chunked,
+    over_sum,
+    recurrent,
+    retention_decays,
+    with_sum,
+)
+from attention_jax.ops.naming import whole
+from attention_jax.ops.normalization import EPSILON, rms_norm
+from attention_jax.ops.placing import over_features
+from attention_jax.ops.shapes import require_choice
+
+BLOCK = 16  # tokens whose pairs are computed at once
+RANK = 16  # of the matrix that makes a token's decays (Yang et al. 2023, §4.4)
+SLOWNESS = 16  # a decay is σ(…)^(1/16), so that a state forgets slowly at first (the same)
+NO, BY_HEAD, BY_FEATURE = "no", "by_head", "by_feature"  # decays
+
+
+class Rule(NamedTuple):
+    """How a state takes up tokens and is read.
+
+    - `features` of queries and keys `[..., T, F]`.
+    - `decays`: by no factor; by a constant of each head; by factors of each feature, which the token says.
+    - `corrects`: by the delta rule, at a rate that the token says.
+    - `divides`: what is read is divided by the sum of weights. Otherwise each head's output has its RMS norm.
+    - `is_gated`: outputs are multiplied by silu(x W).
+    """
+
+    features: Callable[[Array], Array]
+    decays: str = NO
+    corrects: bool = False
+    divides: bool = False
+    is_gated: bool = False
+
+
+def linear(features: str = "elu", count: int = 64) -> Rule:
+    """φ(q)ᵀ Σ φ(k) vᵀ / φ(q)ᵀ Σ φ(k) (Katharopoulos et al. 2020, eq. 5).
+
+    `features` are "elu", or "positive": `count` random ones of softmax attention, drawn once and the same in every run
+    (Choromanski et al. 2021, §2).
+    """
+    require_choice("features", features, ("elu", "positive"))
+    most = whole("count", count)
+    return Rule(elu_features if features == "elu" else functools.partial(_softmax_features, most), divides=True)
+
+
+def retention() -> Rule:
+    """Each head forgets at a rate of its own; norm and gate are after it (Sun et al. 2023, §2.2)."""
+    return Rule(lambda x: x, decays=BY_HEAD, is_gated=True)
+
+
+def gated_linear() -> Rule:
+    """Every feature of a key forgets at a rate that the token says (Yang et al. 2023, §4.4)."""
+    return Rule(lambda x: x, decays=BY_FEATURE, is_gated=True)
+
+
+def delta() -> Rule:
+    """The delta rule, with queries and keys silu(x W) of length 1 (Yang et al. 2024, §3.3)."""
+    return Rule(_of_length_1, corrects=True)
+
+
+RULES: dict[str, Callable[..., Rule]] = {
+    "linear": linear,
+    "retention": retention,
+    "gated_linear": gated_linear,
+    "delta": delta,
+}
+
+
+class StateMixer(nn.Module):
+    """Heads that take up keys and values into a state by a `rule`, and read it by queries, times W_o.
+
+    `kv_heads` states serve `heads` heads of queries. Queries and keys are turned by the encoding, if that turns. What
+    is not causal reads the state after all tokens.
+    """
+
+    rule: Rule
+    width: int
+    heads: int
+    kv_heads: int
+    encoding: PositionEncoding
+    dtype: DTypeLike = jnp.float32
+    param_dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        kept = self.kv_heads * self.size
+        shapes = {"query": (self.width, self.width), "key": (self.width, kept), "value": (self.width, kept)}
+        shapes["out"] = (self.width, self.width)
+        if self.rule.is_gated:
+            shapes["gate"] = (self.width, self.width)
+        if self.rule.decays == BY_FEATURE:
+            shapes |= {"decay_in": (self.width, RANK), "decay_out": (RANK, kept)}
+        if self.rule.corrects:
+            shapes["rate"] = (self.width, self.kv_heads)
+        glorot = nn.initializers.glorot_uniform()
+        self.matrices = {name: self.param(name, glorot, shape, self.param_dtype) for name, shape in shapes.items()}
+        if not self.rule.divides:
+            self.gain = self.param("gain", nn.initializers.ones, (self.size,), self.param_dtype)
+
+    @property
+    def size(self) -> int:
+        return self.width // self.heads
+
+    def init_cache(self, batch: int, room: int) -> Held:
+        """What is held of texts before their first token: a state of zeros for each head of keys, of any room."""
+        del room
+        features = jax.eval_shape(self.rule.features, jnp.zeros((1, self.size))).shape[-1]
+        shape = (batch, self.kv_heads, 1, features, self.size + self.rule.divides)
+        return Held(state=jnp.zeros(shape, jnp.float32))
+
+    def __call__(
+        self,
+        x: Float[Array, "batch t d"],
+        valid: Bool[Array, "batch t"],
+        positions: Int[Array, "#batch t"],
+        held: Held | None = None,
+    ) -> tuple[Float[Array, "batch t d"], Held | None]:
+        """What each token reads, and what is held after the last that is `valid`; the others are not taken up."""
+        tokens = self._tokens(x, valid, positions)
+        if not self.encoding.sizes.is_causal:
+            outputs = bidirectional(tokens)
+        elif held is None:
+            outputs, _ = chunked(tokens, BLOCK)
+        else:
+            read = recurrent if x.shape[-2] == 1 else functools.partial(chunked, size=BLOCK)
+            outputs, state = read(tokens, state=held.state)
+            held = Held(state=state)
+        outputs_BxKxGxTxF = over_sum(outputs) if self.rule.divides else rms_norm(outputs, self.gain)
+        outputs_BxTxKxGxF = jnp.moveaxis(outputs_BxKxGxTxF, -2, 1)
+        joined_BxTxD = outputs_BxTxKxGxF.reshape(x.shape).astype(self.dtype)
+        if self.rule.is_gated:
+            joined_BxTxD = joined_BxTxD * jax.nn.silu(self._made(x, "gate"))
+        return self._made(joined_BxTxD, "out"), held
+
+    def _tokens(self, x: Array, valid: Array, positions: Array) -> Tokens:
+        """What the tokens give to the state and ask of it, in float32: `[batch, kv_heads, heads a state, T, …]`."""
+        query, key = (
+            self.rule.features(self.encoding.rotate(self._split(self._made(x, name), heads), positions))
+            for name, heads in (("query", self.heads), ("key", self.kv_heads))
+        )
+        value = self._split(self._made(x, "value"), self.kv_heads)
+        rate = self._split(jax.nn.sigmoid(self._made(x, "rate")), self.kv_heads) if self.rule.corrects else None
+        is_valid = valid[:, None, :, None]
+        by_state = query.reshape(len(query), self.kv_heads, -1, *query.shape[-2:])
+        given = (
+            jnp.where(is_valid, key, 0),
+            with_sum(value) if self.rule.divides else value,
+            self._log_decay(x, is_valid),
+            rate,
+        )
+        return Tokens(by_state, *jax.tree.map(lambda array: array[:, :, None].astype(jnp.float32), given))
+
+    def _log_decay(self, x: Array, is_valid: Array) -> Array | None:
+        """The logarithms of decays, 0 for tokens that are not valid: `[batch, kv_heads, T, F or 1]`."""
+        if self.rule.decays == NO:
+            return None
+        if self.rule.decays == BY_HEAD:
+            decay = jnp.log(retention_decays(self.kv_heads))[None, :, None, None]
+        else:
+            asked = (self._made(x, "decay_in") @ self.matrices["decay_out"].astype(self.dtype)).astype(jnp.float32)
+            decay = jax.nn.log_sigmoid(self._split(asked, self.kv_heads)) / SLOWNESS
+        return jnp.where(is_valid, jnp.maximum(decay, -MOST_DECAY / BLOCK), 0)
+
+    def _made(self, x: Array, name: str) -> Array:
+        return x @ self.matrices[name].astype(self.dtype)
+
+    def _split(self, x_BxTxD: Array, heads: int) -> Array:
+        x_BxTxNxF = x_BxTxD.reshape(*x_BxTxD.shape[:-1], heads, -1)
+        return over_features(jnp.moveaxis(x_BxTxNxF, -2, -3), axis=-3)
+
+
+def _softmax_features(count: int, x: Array) -> Array:
+    return positive_features(x.astype(jnp.float32) * x.shape[-1] ** -0.25, _directions(count, x.shape[-1]))
+
+
+@functools.cache
+def _directions(count: int, size: int) -> np.ndarray:
+    with jax.ensure_compile_time_eval():
+        return np.asarray(orthogonal_directions(jax.random.key(0), count, size))
+
+
+def _of_length_1(x: Array) -> Array:
+    active = jax.nn.silu(x.astype(jnp.float32))
+    return active * jax.lax.rsqrt(jnp.sum(jnp.square(active), axis=-1, keepdims=True) + EPSILON)
