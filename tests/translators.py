@@ -51,6 +51,11 @@ OPTIONS = {  # of what a layer is: these models have one of each
         {"encoder_positions": "rotary:fraction=0.5", "decoder_positions": "alibi", "kv_heads": 2, "heads": 2},
     ),
     "transformer, gru encoder": ("transformer_book", {"encoder_mixer": "gru", "norm": "rms"}),
+    "transformer, states": (
+        "transformer_book",
+        {"encoder_mixer": "linear", "mixer": "retention", "decoder_positions": "rotary", "kv_heads": 2},
+    ),
+    "transformer, delta decoder": ("transformer_small", {"mixer": "delta"}),
     "transformer, shaw and t5": ("transformer_book", {"encoder_positions": "shaw:clip=2", "decoder_positions": "t5"}),
     "transformer, learned and fire": (
         "transformer_book",

@@ -283,13 +283,17 @@ class Reading(NamedTuple):
 
 
 def by_text(
-    mixer: Callable, x: Float[Array, "batch t d"], valid: Array, positions: Int[Array, "#batch t"], held: Held | None
+    mixer: Callable, x: Float[Array, "batch t d"], positions: Int[Array, "#batch t"], held: Held | None
 ) -> tuple[Float[Array, "batch t d"], Held | None]:
-    """What a mixer makes of a decoder's tokens, which with a cache are the next ones of as many texts side by side."""
+    """What a mixer makes of a decoder's tokens, which with a cache are the next ones of as many texts side by side.
+
+    Padding is read as any token: it stands after a text's words.
+    """
+    everywhere = jnp.ones(x.shape[:2], bool)
     if held is None:
-        return mixer(x, valid, positions)
+        return mixer(x, everywhere, positions)
     flat = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])  # noqa: E731
-    new = jax.tree.map(flat, (x, valid, jnp.broadcast_to(positions, valid.shape)))
+    new = jax.tree.map(flat, (x, everywhere, jnp.broadcast_to(positions, x.shape[:2])))
     out, now = mixer(*(array[:, None] for array in new), jax.tree.map(flat, held))
     return out.reshape(x.shape), jax.tree.map(lambda leaf, before: leaf.reshape(before.shape), now, held)
 
@@ -383,7 +387,7 @@ class DecoderLayer(nn.Module):
         def read_words(x):
             if not spec.mixing.attends:
                 spec.require_unedited(look.edit)
-                out, held = by_text(self.mixer, x, valid, reading.positions.queries, reading.held)
+                out, held = by_text(self.mixer, x, reading.positions.queries, reading.held)
                 return out, (held, None)
             return reading.by(self.self_attention, x, valid, spec.dropout_at("attention", 0, dropout), look)
 

@@ -109,7 +109,8 @@ def test_rows_without_a_sentence_leave_no_trace_in_the_moments():
         ({"kv_heads": 3}, "kv_heads=3: must divide heads=4"),
         ({"width": 9, "heads": 3, "kv_heads": 3}, "encoder_positions='sinusoidal': needs an even width, not 9"),
         ({"shared": "all"}, "shared='all': needs one vocabulary, and there are two, of 11 and 13 entries"),
-        ({"mixer": "gru"}, "mixer='gru': a decoder's layers attend; for the encoder there is encoder_mixer"),
+        ({"mixer": "window"}, "mixer='window': an encoder's alone; a decoder has no window. See encoder_mixer"),
+        ({"encoder_mixer": "delta"}, "mixer='delta': reads in one direction alone, and an encoder in both"),
         (
             {"encoder_mixer": "gru", "encoder_positions": "alibi"},
             "encoder_positions='alibi': acts on scores, and mixer='gru' has none",
