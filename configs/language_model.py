@@ -28,7 +28,7 @@ TRANSFORMER = {
     "norm_first": True,
     "positions": "rotary",  # none, sinusoidal, learned, alibi, t5, shaw, fire, …: ops/positions.py
     "max_length": 1024,  # of learned positions
-    "mixer": "attention",  # window, gru, convolution, linear, retention, gated_linear, delta: modules/mixers.py
+    "mixer": "attention",  # window, latent, gru, convolution, linear, retention, gated_linear, delta: modules/mixers.py
     "reach": 4,  # tokens on a side that a window or a convolution sees
     "is_tied": True,  # embeddings and logits
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden

@@ -48,7 +48,7 @@ TRANSFORMER = {
     "decoder_positions": "sinusoidal",
     "max_length": 64,  # of learned positions
     "encoder_mixer": "attention",  # window, gru, convolution, linear: modules/mixers.py
-    "mixer": "attention",  # of the decoder: gru, convolution, linear, retention, gated_linear, delta
+    "mixer": "attention",  # of the decoder: latent, gru, convolution, linear, retention, gated_linear, delta
     "reach": 4,  # tokens on a side that a window or a convolution sees
     "shared": "all",  # embeddings: none, target (with the logits), all three
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden

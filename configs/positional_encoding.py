@@ -36,7 +36,7 @@ MODEL = {
     "norm_first": True,
     "positions": "none",  # sinusoidal, learned, binary, rotary, alibi, t5, shaw, fire, …: ops/positions.py
     "max_length": 129,  # rows of a learned table: those past the trained lengths stay as they were drawn
-    "mixer": "attention",  # window, gru, convolution, linear, retention, gated_linear, delta: modules/mixers.py
+    "mixer": "attention",  # window, latent, gru, convolution, linear, retention, gated_linear, delta: modules/mixers.py
     "reach": 4,  # tokens on a side that a window or a convolution sees
     "is_tied": True,  # embeddings and logits
     "dropout_sites": ("residual",),

@@ -55,6 +55,7 @@ OPTIONS = {  # of what a layer is: these models have one of each
         "transformer_book",
         {"encoder_mixer": "linear", "mixer": "retention", "decoder_positions": "rotary", "kv_heads": 2},
     ),
+    "transformer, latent": ("transformer_book", {"mixer": "latent:rank=5,rotary=2", "decoder_positions": "rotary"}),
     "transformer, delta decoder": ("transformer_small", {"mixer": "delta"}),
     "transformer, shaw and t5": ("transformer_book", {"encoder_positions": "shaw:clip=2", "decoder_positions": "t5"}),
     "transformer, learned and fire": (

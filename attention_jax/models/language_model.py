@@ -12,8 +12,9 @@ from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, b
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
+from attention_jax.modules.reading import PLAIN, Look, Reading, look_at
 from attention_jax.modules.stacking import Layered
-from attention_jax.modules.transformer import PLAIN, EncoderLayer, LayerSpec, Look, Reading, look_at
+from attention_jax.modules.transformer import EncoderLayer, LayerSpec
 from attention_jax.ops.cache import Cache, by_layer, of_layers, within_room
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, causal_mask, combine, keys_mask, segment_mask

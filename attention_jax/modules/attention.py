@@ -244,6 +244,20 @@ class MultiHeadAttention(nn.Module):
         """What was held, and the keys and values of new tokens, from each text's place `first` in history on."""
         return held._replace(history=written(held.history, self.project(x, positions), first))
 
+    def recall(
+        self,
+        x: Float[Array, "batch t d"],
+        valid: Bool[Array, "batch t"],
+        mask: Mask | None,
+        positions: QueryKeyPositions,
+        held: Held,
+        first: Int[Array, " batch"],
+    ) -> tuple[KeyValue, Held]:
+        """What the tokens of `x` read, themselves and what was held; and what is held after those that are valid."""
+        held = self.remember(x, positions.queries, held, first)
+        read = held.history._replace(taken=held.state)
+        return read, held._replace(state=self.selected(x, read, mask, positions, valid))
+
     def selected(
         self,
         x: Float[Array, "batch t d"],

@@ -189,7 +189,8 @@ class StateMixer(nn.Module):
 
 
 def _softmax_features(count: int, x: Array) -> Array:
-    return positive_features(x.astype(jnp.float32) * x.shape[-1] ** -0.25, _directions(count, x.shape[-1]))
+    directions = jnp.asarray(_directions(count, x.shape[-1]))
+    return positive_features(x.astype(jnp.float32) * x.shape[-1] ** -0.25, directions)
 
 
 @functools.cache

@@ -4,31 +4,42 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from attention_jax import backends
+from attention_jax.modules.latent import LatentAttention
 from attention_jax.modules.linear import RULES, StateMixer
 from attention_jax.modules.positions import PositionEncoding
 from attention_jax.modules.recurrent import RecurrentEncoder
 from attention_jax.ops.cache import Held
 from attention_jax.ops.mixing import WINDOW, convolution
-from attention_jax.ops.naming import build, parse
+from attention_jax.ops.naming import build, parse, whole
+
+
+def _reads_no_qk_norm(spec: Any) -> None:
+    if spec.qk_norm:
+        raise ValueError(f"qk_norm=True: mixer={spec.mixer!r} does not read it. Set qk_norm=False.")
 
 
 class Mixer(NamedTuple):
     """A mixer as a config names it.
 
-    - `make(spec, encoding)`: its module, of a layer with this `LayerSpec`; None: self-attention as the spec says.
+    - `make(spec, encoding)`: its module, of a layer with this `LayerSpec`.
     - `attends`: whether it has heads with weights, which can be shown and edited.
-    - `turns`: whether an encoding may turn its queries and keys.
+    - `turns`, `biases`: whether an encoding may turn its queries and keys, and add to its scores and values.
     - `goes_back`: whether it is defined where a token reads those after it too.
+    - `require(spec)`: raises ValueError for a spec that it cannot follow.
     """
 
-    make: Callable[[Any, PositionEncoding], nn.Module] | None = None
+    make: Callable[[Any, PositionEncoding], nn.Module]
     attends: bool = False
     turns: bool = False
+    biases: bool = False
     goes_back: bool = True
+    require: Callable[[Any], None] = _reads_no_qk_norm
 
 
 class Convolution(nn.Module):
@@ -97,6 +108,27 @@ class Recurrence(nn.Module):
         return outputs, held and Held(state=state)
 
 
+def _attention() -> Mixer:
+    make = lambda spec, encoding: spec.attention(spec.of_self, encoding)  # noqa: E731
+    return Mixer(make, attends=True, turns=True, biases=True, require=lambda spec: None)
+
+
+def _gru() -> Mixer:
+    def require(spec: Any) -> None:
+        _reads_no_qk_norm(spec)
+        if spec.width % 2:
+            raise ValueError(f"width={spec.width}: needs an even number, because mixer='gru' halves it.")
+
+    make = lambda spec, encoding: Recurrence(spec.width, encoding.sizes.is_causal, **spec.types)  # noqa: E731
+    return Mixer(make, require=require)
+
+
+def _convolution() -> Mixer:
+    return Mixer(
+        lambda spec, encoding: Convolution(spec.width, spec.reach, encoding.sizes.is_causal, **spec.types),
+    )
+
+
 def _by_rule(name: str) -> Callable[..., Mixer]:
     """The builder of a mixer with a state; its options are those of the rule."""
 
@@ -108,14 +140,34 @@ def _by_rule(name: str) -> Callable[..., Mixer]:
     return builder
 
 
-ATTENTION = "attention"
+def _latent(rank: int = 32, rotary: int = 16) -> Mixer:
+    sizes = whole("rank", rank), whole("rotary", rotary, 2)
+    if rotary % 2:
+        raise ValueError(f"rotary={rotary}: needs an even number.")
+
+    def require(spec: Any) -> None:
+        _reads_no_qk_norm(spec)
+        spec.require_unset(("score", "family"), f"mixer={spec.mixer!r} does not read it")
+        if spec.kv_heads != spec.heads:
+            raise ValueError(
+                f"kv_heads={spec.kv_heads}: heads of mixer={spec.mixer!r} share latents, not keys. Set kv_heads=heads."
+            )
+        if backends.of_caches(spec.backend) != spec.backend:
+            raise ValueError(f"backend={spec.backend!r}: not for mixer={spec.mixer!r}. Choose reference or chunked.")
+
+    def make(spec: Any, encoding: PositionEncoding) -> nn.Module:
+        return LatentAttention(*sizes, spec.width, spec.heads, spec.of_self, encoding, **spec.types)
+
+    return Mixer(make, attends=True, turns=True, require=require)
+
+
+ATTENTION, LATENT = "attention", "latent"
 BUILDERS: dict[str, Callable[..., Mixer]] = {
-    ATTENTION: lambda: Mixer(attends=True, turns=True),
-    WINDOW: lambda: Mixer(attends=True, turns=True),
-    "gru": lambda: Mixer(lambda spec, encoding: Recurrence(spec.width, encoding.sizes.is_causal, **spec.types)),
-    "convolution": lambda: Mixer(
-        lambda spec, encoding: Convolution(spec.width, spec.reach, encoding.sizes.is_causal, **spec.types)
-    ),
+    ATTENTION: _attention,
+    WINDOW: _attention,
+    LATENT: _latent,
+    "gru": _gru,
+    "convolution": _convolution,
     **{name: _by_rule(name) for name in RULES},
 }
 
@@ -133,3 +185,19 @@ def attends(text: str) -> bool:
 def is_window(text: str) -> bool:
     """Whether a mixer is attention to tokens at most `reach` positions away."""
     return parse(text)[0] == WINDOW
+
+
+def by_text(
+    mixer: Callable, x: Float[Array, "batch t d"], positions: Int[Array, "#batch t"], held: Held | None
+) -> tuple[Float[Array, "batch t d"], Held | None]:
+    """What a mixer makes of a decoder's tokens, which with a cache are the next ones of as many texts side by side.
+
+    Padding is read as any token: it stands after a text's words.
+    """
+    everywhere = jnp.ones(x.shape[:2], bool)
+    if held is None:
+        return mixer(x, everywhere, positions)
+    flat = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])  # noqa: E731
+    new = jax.tree.map(flat, (x, everywhere, jnp.broadcast_to(positions, x.shape[:2])))
+    out, now = mixer(*(array[:, None] for array in new), jax.tree.map(flat, held))
+    return out.reshape(x.shape), jax.tree.map(lambda leaf, before: leaf.reshape(before.shape), now, held)

@@ -84,7 +84,7 @@ class RecurrentEncoder(nn.Module):
             if layer > 0:
                 x = drop(x, dropout.fold(layer) if dropout else None)
             runs = [
-                recurrent(self.cell, x, valid, cell.weights(), direction == 1, states and states[layer])
+                recurrent(self.cell, x, valid, cell.weights(), direction == 1, states[layer] if states else None)
                 for direction, cell in enumerate(cells)
             ]
             x = jnp.concatenate([outputs for outputs, _ in runs], axis=-1)

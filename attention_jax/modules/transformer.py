@@ -8,30 +8,27 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from attention_jax.modules.attention import (
-    UNCHANGED,
     AttentionSpec,
     Edit,
-    Edits,
     KeyValue,
     MultiHeadAttention,
     Shown,
     cross_spec,
 )
 from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
-from attention_jax.modules.mixers import ATTENTION, Mixer, is_window, make_mixer
+from attention_jax.modules.mixers import ATTENTION, Mixer, by_text, is_window, make_mixer
 from attention_jax.modules.normalization import NORMS, Norm
-from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
+from attention_jax.modules.positions import PositionEncoding
+from attention_jax.modules.reading import PLAIN, Look, Reading
 from attention_jax.ops.cache import Held
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, combine, window_mask
 from attention_jax.ops.placing import over_features
 from attention_jax.ops.positions import Encoding, Spec, make_encoding, require_usable
 from attention_jax.ops.shapes import require_choice, require_unset
-from attention_jax.ops.stacking import at_layer
-from attention_jax.ops.statistics import Summary
 
 ACTIVATIONS: dict[str, Callable] = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu}
 SITES = ("embeddings", "residual", "attention", "hidden")
@@ -118,10 +115,7 @@ class LayerSpec(NamedTuple):
         named = {"activation": tuple(ACTIVATIONS), "norm": NORMS, "remat": tuple(REMAT)}
         for name, known in named.items():
             require_choice(name, getattr(self, name), known)
-        if self.mixer == "gru" and self.width % 2:
-            raise ValueError(f"width={self.width}: needs an even number, because mixer='gru' halves it.")
-        if self.qk_norm and self.mixing.make is not None:
-            raise ValueError(f"qk_norm=True: mixer={self.mixer!r} does not read it. Set qk_norm=False.")
+        self.mixing.require(self)
         for site in self.dropout_sites:
             require_choice("dropout_sites", site, SITES)
         if self.width % self.heads:
@@ -159,17 +153,15 @@ class LayerSpec(NamedTuple):
                 f"{key}={text!r}: adds to values, which family={self.family!r} does not cut as it cuts keys; choose "
                 "another."
             )
-        if (record.bias and not self.mixing.attends) or (record.rotate and not self.mixing.turns):
+        mixing, adds = self.mixing, record.bias or record.mix
+        if mixing.attends and adds and not mixing.biases:
+            raise ValueError(f"{key}={text!r}: adds to scores or values, which mixer={self.mixer!r} does not let it.")
+        if (adds and not mixing.attends) or (record.rotate and not mixing.turns):
             raise ValueError(f"{key}={text!r}: acts on scores, and mixer={self.mixer!r} has none; choose another.")
-        if kind == "encoder" and not self.mixing.goes_back:
+        if kind == "encoder" and not mixing.goes_back:
             raise ValueError(f"mixer={self.mixer!r}: reads in one direction alone, and an encoder in both.")
         self.of_self.check(record)
         return PositionEncoding(record, sizes, self.param_dtype, parent=None)
-
-    def self_attention(self, encoding: PositionEncoding) -> Any:
-        """Attention of a text to itself, in the form that `mixer` names."""
-        make = self.mixing.make
-        return self.attention(self.of_self, encoding) if make is None else make(self, encoding)
 
     def attention(self, spec: AttentionSpec, encoding: PositionEncoding | None = None) -> MultiHeadAttention:
         """Attention of this size."""
@@ -224,80 +216,6 @@ class Residual(nn.Module):
         return (x if self.spec.norm_first else norm(x, valid, is_training)), more
 
 
-class Look(NamedTuple):
-    """What is asked of a layer's heads: a change of them, and whether to return their weights and outputs.
-
-    With `is_cached`, what they read is a cache. With a `summary`, they return statistics of their weights instead.
-    `depth` is the layer's number, from 0 on.
-    """
-
-    edit: Edit = UNCHANGED
-    with_heads: bool = False
-    is_cached: bool = False
-    summary: Summary | None = None
-    depth: Array | int = 0
-
-
-PLAIN = Look()
-
-
-def look_at(edits: Edits, kind: str, layer: int) -> Look:
-    """What is asked of one layer's heads that read a cache; the arrays of `edits` have layers as their first axis."""
-    return Look(at_layer(edits.get(kind, UNCHANGED), layer), is_cached=True, depth=layer)
-
-
-class Reading(NamedTuple):
-    """What a layer reads of its text: the mask and positions of attention, and with a cache what it `held` before.
-
-    The tokens then come from each text's place `first` in history on, and the mask and positions are those of all that
-    history has room for.
-    """
-
-    mask: Mask | None
-    positions: QueryKeyPositions
-    held: Held | None = None
-    first: Int[Array, " batch"] | None = None
-
-    @property
-    def before(self) -> Int[Array, " batch"] | int:
-        """How many tokens stand in history before those that are read now."""
-        return 0 if self.first is None else self.first
-
-    def by(
-        self,
-        attention: MultiHeadAttention,
-        x: Float[Array, "batch t d"],
-        valid: Bool[Array, "batch t"],
-        dropout: Dropout | None,
-        look: Look,
-    ) -> tuple[Float[Array, "batch t d"], tuple[Held | None, Shown]]:
-        """What each token of `x` reads; what is held now, if there is a cache, and what each head did."""
-        if self.held is None or self.first is None:
-            held, read = None, attention.project(x, self.positions.queries)
-        else:
-            held = attention.remember(x, self.positions.queries, self.held, self.first)
-            read = held.history._replace(taken=held.state)
-            held = held._replace(state=attention.selected(x, read, self.mask, self.positions, valid))
-        out, heads = attention(x, read, self.mask, dropout, self.positions, *look)
-        return out, (held, heads)
-
-
-def by_text(
-    mixer: Callable, x: Float[Array, "batch t d"], positions: Int[Array, "#batch t"], held: Held | None
-) -> tuple[Float[Array, "batch t d"], Held | None]:
-    """What a mixer makes of a decoder's tokens, which with a cache are the next ones of as many texts side by side.
-
-    Padding is read as any token: it stands after a text's words.
-    """
-    everywhere = jnp.ones(x.shape[:2], bool)
-    if held is None:
-        return mixer(x, everywhere, positions)
-    flat = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])  # noqa: E731
-    new = jax.tree.map(flat, (x, everywhere, jnp.broadcast_to(positions, x.shape[:2])))
-    out, now = mixer(*(array[:, None] for array in new), jax.tree.map(flat, held))
-    return out.reshape(x.shape), jax.tree.map(lambda leaf, before: leaf.reshape(before.shape), now, held)
-
-
 class EncoderLayer(nn.Module):
     """Self-attention, or another mixer, then feed-forward. With a causal mask it is a language model's layer."""
 
@@ -307,7 +225,7 @@ class EncoderLayer(nn.Module):
     def setup(self):
         spec = self.spec
         if spec.mixing.attends:
-            self.self_attention = spec.self_attention(self.encoding)
+            self.self_attention = spec.mixing.make(spec, self.encoding)
         else:
             self.mixer = spec.mixing.make(spec, self.encoding)
         self.feed_forward = FeedForward(spec)
@@ -353,7 +271,7 @@ class DecoderLayer(nn.Module):
 
     def setup(self):
         if self.spec.mixing.attends:
-            self.self_attention = self.spec.self_attention(self.encoding)
+            self.self_attention = self.spec.mixing.make(self.spec, self.encoding)
         else:
             self.mixer = self.spec.mixing.make(self.spec, self.encoding)
         self.cross_attention = self.spec.attention(self.spec.of_cross)

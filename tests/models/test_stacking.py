@@ -75,7 +75,8 @@ def assert_learns_alike(module, variables, *inputs):
 
 
 def cell(positions, mixer, norm):
-    return language_model(positions, mixer=mixer, norm=norm, norm_first=norm != "batch")
+    of_latents = {"kv_heads": 2} if mixer == "latent" else {}
+    return language_model(positions, mixer=mixer, norm=norm, norm_first=norm != "batch", **of_latents)
 
 
 @pytest.mark.parametrize(("positions", "mixer", "norm"), FAST)
