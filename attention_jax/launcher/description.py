@@ -34,7 +34,15 @@ def describe_step(config: ConfigDict, description: Description, every_tensor: bo
     layers = layers_of(config)
     lines = [*([("layers", layers)] if layers else []), ("parameters", f"{description.size:,}"), *lines]
     lines += [("memory a step", f"{spent.bytes / 2**20:,.1f} MiB"), ("FLOPs a step", f"{spent.flops:,.0f}")]
+    lines += _cache(description)
     return f"{table_of(description.parameters, specs, every_tensor)}\n\n{in_words([*assumed(config), *lines])}"
+
+
+def _cache(description: Description) -> Lines:
+    """What a model that reads token by token holds of a text, where it has layers that hold anything."""
+    by_token, by_text = description.held() if description.held else (0, 0)
+    told = [f"{by_token:,} bytes a token"] * bool(by_token) + [f"{by_text:,} bytes a text"] * bool(by_text)
+    return [("cache", ", ".join(told))] if told else []
 
 
 def in_words(lines: Lines) -> str:

@@ -1,16 +1,23 @@
-"""The FLOPs that a model needs, whatever way they are computed: what MFU counts.
+"""What a model needs: FLOPs, whatever way they are computed, which MFU counts, and bytes of its cache.
 
 They are those of the matrix products of a forward and backward pass by the reference backend, without
 rematerialization, less the products of causal self-attention whose weight is 0 (Chowdhery et al. 2022, app. B, which
-does not subtract them; Dao 2024, §4.1, which does).
+does not subtract them; Dao 2024, §4.1, which does). Mixers with a state are counted token by token: writing to the
+state, and reading it, not the pairs of a block.
 """
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from attention_jax import backends
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.models.transformer import Transformer
+from attention_jax.models.transformer import Memory, Transformer
+from attention_jax.modules.linear import RULES
 from attention_jax.modules.transformer import LayerSpec
 from attention_jax.ops import naming
 
@@ -27,9 +34,18 @@ MORE: dict[str, Callable[[LayerSpec], int]] = {
 
 def counted(model: Any) -> Any:
     """The same model in the form whose products are counted."""
+    if isinstance(model, Transformer):
+        model = model.clone(encoder_mixer=_by_token(model.encoder_mixer))
     if isinstance(model, (LanguageModel, Transformer)):
-        return model.clone(layer=model.layer._replace(backend="reference", remat="none"))
+        mixer = _by_token(model.layer.mixer)
+        return model.clone(layer=model.layer._replace(backend="reference", remat="none", mixer=mixer))
     return model.clone(backend="reference")
+
+
+def held_bytes(model: LanguageModel | Transformer) -> tuple[int, int]:
+    """Bytes that the layers hold of a text that is read token by token: of each token, and of a text of any length."""
+    one, two = (_bytes(jax.eval_shape(functools.partial(_empty_cache, model, room))) for room in (1, 2))
+    return two - one, 2 * one - two
 
 
 def in_sight(model: Any) -> Any:
@@ -50,7 +66,7 @@ def beyond_causality(model: Any, rows: int, length: int) -> float:
     if not layers:
         return 0.0
     more = MORE.get(naming.parse(spec.family)[0], lambda spec: 0)(spec)
-    features = (2 if _has_product(spec) else 1) * spec.width + more
+    features = (2 if _has_product(spec) else 1) * spec.width + more + spec.heads * spec.mixing.beside
     return PASSES * layers * 2.0 * rows * features * length * (length - 1) / 2
 
 
@@ -59,8 +75,27 @@ def _has_product(spec: LayerSpec) -> bool:
 
 
 def _causal_layers(model: Any) -> tuple[int, Any]:
+    if not isinstance(model, (LanguageModel, Transformer)) or not model.layer.mixing.attends:
+        return 0, None
+    return model.decoder_layers if isinstance(model, Transformer) else model.layers, model.layer
+
+
+def _by_token(mixer: str) -> str:
+    """The mixer, with blocks of one token if it has blocks."""
+    name, options = naming.parse(mixer)
+    if name not in RULES:
+        return mixer
+    return f"{name}:" + ",".join(f"{option}={value}" for option, value in (options | {"block": 1}).items())
+
+
+def _empty_cache(model: LanguageModel | Transformer, room: int) -> Any:
+    """What the layers of a model hold of one text, with room for `room` tokens."""
+    given: tuple = (jnp.zeros((1, room), jnp.int32),)
     if isinstance(model, Transformer):
-        return model.decoder_layers, model.layer
-    if isinstance(model, LanguageModel) and model.layer.mixing.attends:
-        return model.layers, model.layer
-    return 0, None
+        given = Memory(jnp.zeros((1, 1, model.layer.width)), jnp.ones(1, jnp.int32)), room
+    cache: Any = model.init_with_output(jax.random.key(0), *given, method="init_cache")[0]
+    return cache.history, cache.state.layers if isinstance(model, Transformer) else cache.state
+
+
+def _bytes(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

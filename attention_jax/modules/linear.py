@@ -29,7 +29,7 @@ from attention_jax.ops.normalization import EPSILON, rms_norm
 from attention_jax.ops.placing import over_features
 from attention_jax.ops.shapes import require_choice
 
-BLOCK = 16  # tokens whose pairs are computed at once
+BLOCK = 16  # tokens whose pairs are computed at once; where features decay apart, at most
 RANK = 16  # of the matrix that makes a token's decays (Yang et al. 2023, §4.4)
 SLOWNESS = 16  # a decay is σ(…)^(1/16), so that a state forgets slowly at first (the same)
 NO, BY_HEAD, BY_FEATURE = "no", "by_head", "by_feature"  # decays
@@ -43,16 +43,18 @@ class Rule(NamedTuple):
     - `corrects`: by the delta rule, at a rate that the token says.
     - `divides`: what is read is divided by the sum of weights. Otherwise each head's output has its RMS norm.
     - `is_gated`: outputs are multiplied by silu(x W).
+    - `block`: how many tokens of a whole text are computed at once; 1: one after another.
     """
 
     features: Callable[[Array], Array]
+    block: int
     decays: str = NO
     corrects: bool = False
     divides: bool = False
     is_gated: bool = False
 
 
-def linear(features: str = "elu", count: int = 64) -> Rule:
+def linear(features: str = "elu", count: int = 64, block: int = BLOCK) -> Rule:
     """φ(q)ᵀ Σ φ(k) vᵀ / φ(q)ᵀ Σ φ(k) (Katharopoulos et al. 2020, eq. 5).
 
     `features` are "elu", or "positive": `count` random ones of softmax attention, drawn once and the same in every run
@@ -60,22 +62,25 @@ def linear(features: str = "elu", count: int = 64) -> Rule:
     """
     require_choice("features", features, ("elu", "positive"))
     most = whole("count", count)
-    return Rule(elu_features if features == "elu" else functools.partial(_softmax_features, most), divides=True)
+    kinds = {"elu": elu_features, "positive": functools.partial(_softmax_features, most)}
+    return Rule(kinds[features], whole("block", block), divides=True)
 
 
-def retention() -> Rule:
+def retention(block: int = BLOCK) -> Rule:
     """Each head forgets at a rate of its own; norm and gate are after it (Sun et al. 2023, §2.2)."""
-    return Rule(lambda x: x, decays=BY_HEAD, is_gated=True)
+    return Rule(lambda x: x, whole("block", block), decays=BY_HEAD, is_gated=True)
 
 
-def gated_linear() -> Rule:
+def gated_linear(block: int = BLOCK) -> Rule:
     """Every feature of a key forgets at a rate that the token says (Yang et al. 2023, §4.4)."""
-    return Rule(lambda x: x, decays=BY_FEATURE, is_gated=True)
+    if whole("block", block) > BLOCK:
+        raise ValueError(f"block={block}: needs {BLOCK} or less, where float32 has what a block forgets.")
+    return Rule(lambda x: x, block, decays=BY_FEATURE, is_gated=True)
 
 
-def delta() -> Rule:
+def delta(block: int = BLOCK) -> Rule:
     """The delta rule, with queries and keys silu(x W) of length 1 (Yang et al. 2024, §3.3)."""
-    return Rule(_of_length_1, corrects=True)
+    return Rule(_of_length_1, whole("block", block), corrects=True)
 
 
 RULES: dict[str, Callable[..., Rule]] = {
@@ -138,12 +143,11 @@ class StateMixer(nn.Module):
         tokens = self._tokens(x, valid, positions)
         if not self.encoding.sizes.is_causal:
             outputs = bidirectional(tokens)
-        elif held is None:
-            outputs, _ = chunked(tokens, BLOCK)
         else:
-            read = recurrent if x.shape[-2] == 1 else functools.partial(chunked, size=BLOCK)
-            outputs, state = read(tokens, state=held.state)
-            held = Held(state=state)
+            block = min(self.rule.block, x.shape[-2])
+            read = recurrent if block == 1 else functools.partial(chunked, size=block)
+            outputs, state = read(tokens, state=held and held.state)
+            held = held and Held(state=state)
         outputs_BxKxGxTxF = over_sum(outputs) if self.rule.divides else rms_norm(outputs, self.gain)
         outputs_BxTxKxGxF = jnp.moveaxis(outputs_BxKxGxTxF, -2, 1)
         joined_BxTxD = outputs_BxTxKxGxF.reshape(x.shape).astype(self.dtype)

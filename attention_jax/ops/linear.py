@@ -72,7 +72,7 @@ def recurrent(
             state = state * jnp.exp(log_decay)[..., None]
         if rate is not None:
             value = rate * (value - jnp.einsum("...dv,...d->...v", state, key))
-        state = state + key[..., None] * value[..., None, :]
+        state = state + jnp.einsum("...d,...v->...dv", key, value)
         return state, jnp.einsum("...dv,...d->...v", state, query)
 
     time_first = jax.tree.map(lambda array: jnp.moveaxis(array, -2, 0), tokens)

@@ -46,6 +46,7 @@ class Description(NamedTuple):
     layout: Layout | None = None  # where a state is trained step by step
     needed: Callable[[], float] | None = None  # counts the FLOPs that the model needs, however they are computed
     inspect: Inspect = unseen  # of the compiled step, as `Task.inspect`
+    held: Callable[[], tuple[int, int]] | None = None  # bytes of a cache: of each token, and of a text of any length
     in_sight: Callable | None = None  # the step with all its products, where `step` has some inside of kernels
 
     @property

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from translators import SIZES, build
 
-from attention_jax.models.flops import PASSES, beyond_causality
+from attention_jax.models.flops import PASSES, beyond_causality, counted, held_bytes
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.families import BUILDERS
 from attention_jax.training.cost import flops
@@ -81,3 +81,52 @@ def test_what_is_beyond_causality_is_of_every_product_that_grows_with_the_square
 
     by_pair = (forward(T) - 2 * forward(2 * T) + forward(3 * T)) / (2 * T * T)  # of a + b T + c T², c
     assert beyond_causality(model, B, S) == PASSES * by_pair * S * (S - 1) / 2
+
+
+SMALL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 4, "feed_forward": 8, "backend": "reference"}
+
+
+def language_model(**more):
+    return LanguageModel.of(vocabulary=V, **TRANSFORMER | SMALL | {"positions": "none"} | more)
+
+
+def forward_flops(model, length):
+    tokens = jnp.zeros((B, length), jnp.int32)
+    variables = jax.eval_shape(model.init, jax.random.key(0), tokens)
+    return flops(lambda variables: model.apply(variables, tokens), variables)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "projections", "writes", "values"),  # matrices of width², of the state's size, and features of a value
+    [("linear", 4, 1, 9), ("retention", 5, 1, 8), ("gated_linear", 5, 1, 8), ("delta", 4, 2, 8)],
+)
+def test_mixers_with_a_state_are_counted_as_what_is_written_to_it_and_read_of_it(mixer, projections, writes, values):
+    model, d, heads = counted(language_model(mixer=mixer)), 32, 4
+    more = {"gated_linear": 2 * 16 * d, "delta": d * heads}.get(mixer, 0)
+    state = heads * 8 * values * (writes + 1)
+    layer = projections * d * d + more + state + 2 * d * SMALL["feed_forward"]
+    assert forward_flops(model, T) == 2 * B * T * (2 * layer + d * V)
+    assert beyond_causality(model, B, T) == 0
+
+
+def test_latent_attention_scores_more_features_than_it_pools():
+    model = language_model(mixer="latent:rank=6,rotary=2")
+    by_pair = (forward_flops(model, T) - 2 * forward_flops(model, 2 * T) + forward_flops(model, 3 * T)) / (2 * T * T)
+    assert beyond_causality(model, B, S) == PASSES * by_pair * S * (S - 1) / 2
+
+
+@pytest.mark.parametrize(
+    ("more", "by_token", "by_text"),
+    [
+        ({}, 2 * 32, 0),
+        ({"kv_heads": 1}, 2 * 8, 0),
+        ({"mixer": "latent:rank=6,rotary=2"}, 8, 0),
+        ({"mixer": "linear"}, 0, 4 * 8 * 9),
+        ({"mixer": "delta"}, 0, 4 * 8 * 8),
+        ({"mixer": "convolution", "reach": 3}, 0, 3 * 32),
+        ({"mixer": "gru"}, 0, 32),
+    ],
+)
+def test_a_cache_holds_so_many_numbers_of_each_token_or_of_a_text_of_any_length(more, by_token, by_text):
+    layers, size = 2, 4  # of float32
+    assert held_bytes(language_model(**more)) == (layers * size * by_token, layers * size * by_text)

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from attention_jax.backends import require_mark
 from attention_jax.errors import UserError
-from attention_jax.models.flops import beyond_causality, counted, in_sight
+from attention_jax.models.flops import beyond_causality, counted, held_bytes, in_sight
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.placement import LAYERS
 from attention_jax.tasks.language_model.generating import Generator
@@ -164,6 +164,7 @@ class Session:
         found = description_of(self.config, self.init, self.loss, batch, self.placement, more)
         return found._replace(
             needed=functools.partial(self.model_flops, batch),
+            held=functools.partial(held_bytes, self.model),
             inspect=functools.partial(require_mark, self.model.backend),
             in_sight=step_of(self.config, self._loss_of(in_sight(self.model))),
         )

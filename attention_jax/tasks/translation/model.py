@@ -14,7 +14,7 @@ from attention_jax.data.config import require_buckets
 from attention_jax.data.tokenizers import BOS, EOS, PAD
 from attention_jax.errors import UserError
 from attention_jax.models import TRANSLATORS
-from attention_jax.models.flops import beyond_causality, counted, in_sight
+from attention_jax.models.flops import beyond_causality, counted, held_bytes, in_sight
 from attention_jax.models.placement import PLACEMENTS
 from attention_jax.models.transformer import Transformer
 from attention_jax.modules.attention import with_backend
@@ -80,6 +80,7 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
     shapes = description_of(config, functools.partial(init, model), training_loss(model), batch, placement_of(config))
     return shapes._replace(
         needed=functools.partial(model_flops, config, model, rows, length),
+        held=functools.partial(held_bytes, model) if isinstance(model, Transformer) else None,
         inspect=functools.partial(require_mark, model.backend),
         in_sight=step_of(config, training_loss(in_sight(model))),
     )
