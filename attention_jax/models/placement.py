@@ -11,8 +11,8 @@ WIDE = ("fsdp", "tensor")
 EMBEDDINGS = ((r"embedding/embedding$", (None, WIDE)), (r"^logits/kernel$", (WIDE, None)))
 LAYERS = (
     *EMBEDDINGS,
-    (r"attention/(query|key|value)$", ("fsdp", "tensor")),
-    (r"attention/out$", (("tensor", "fsdp"), None)),
+    (r"(attention/(query|key|value)|mixer/(query|key|value|gate))$", ("fsdp", "tensor")),
+    (r"(attention|mixer)/out$", (("tensor", "fsdp"), None)),
     (r"feed_forward/(hidden|gate)/kernel$", ("fsdp", "tensor")),
     (r"feed_forward/(hidden|gate)/bias$", ("tensor",)),
     (r"feed_forward/out/kernel$", (("tensor", "fsdp"), None)),

@@ -62,7 +62,10 @@ def linear(features: str = "elu", count: int = 64, block: int = BLOCK) -> Rule:
     """
     require_choice("features", features, ("elu", "positive"))
     most = whole("count", count)
-    kinds = {"elu": elu_features, "positive": functools.partial(_softmax_features, most)}
+    kinds: dict[str, Callable[[Array], Array]] = {
+        "elu": elu_features,
+        "positive": functools.partial(_softmax_features, most),
+    }
     return Rule(kinds[features], whole("block", block), divides=True)
 
 
