@@ -275,14 +275,16 @@ def test_a_translator_is_described_without_data_with_the_parameters_of_the_close
 
 
 @pytest.mark.slow
-def test_the_base_transformer_is_described_with_the_parameters_of_the_closed_form(tmp_path, capsys):
+def test_the_base_transformer_is_described_with_the_parameters_and_the_cache_of_the_closed_form(tmp_path, capsys):
     config = nmt.get_config("transformer_base,embedded")
     config.data.vocabulary = v = 37_000
     run(config, tmp_path / "w", "describe")
     d, hidden, layers = 512, 2048, 6
     attention, feed_forward, norm = 4 * d * d, 2 * d * hidden + hidden + d, 2 * d
     expected = v * d + layers * (3 * attention + 2 * feed_forward + 5 * norm)
-    assert f"parameters        {expected:,}\n" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"parameters        {expected:,}\n" in out
+    assert f"cache             {layers * 2 * d * 4:,} bytes a token\n" in out
     assert abs(expected / 65e6 - 1) < 0.04
 
 
