@@ -27,9 +27,8 @@ def refusal(attention: Attention, call: Call | None = None) -> str:
         "it never makes the maps of all heads, which this family of attention reads": attention.maps.do_something,
         "a score by the positions of keys needs all keys at once": attention.score.room is not None,
         "this normalizer needs whole rows": attention.normalizer.stream is None,
-        "a bias that is an array is as large as the weights that it avoids (give a function of positions)": (
-            attention.bias is not None
-        ),
+        "a bias that is an array is as large as the weights that it avoids (give a function of positions; what "
+        "family='selective' takes from scores is such an array)": (attention.bias is not None),
     }
     return first_of(reasons)
 
