@@ -66,19 +66,12 @@ def kernel_ridge(query: Query, key: Key, value: Value, width: Scalar = 1.0, pena
 def gradient_step(query: Query, key: Key, value: Value, rate: Scalar = 1.0) -> Estimate:
     """rate Σ_i v_i (k_iᵀ q): linear attention without a feature map or a sum to divide by (Katharopoulos et al. 2020).
 
-    It is W q after one step of gradient descent on ½ Σ_i ‖v_i − W k_i‖², from W = 0 (von Oswald et al. 2023, §3).
+    It is W q after one step of gradient descent on ½ Σ_i ‖v_i − W k_i‖², from W = 0 (von Oswald et al. 2023, §3). For n
+    keys from N(0, I) and values W k whose noise has r times a weight's variance, the best rate is 1 / (n + d + 1 + r)
+    (Zhang et al. 2023, thm. 4.1, where r = 0).
     """
     require_same_size(-1, query=query, key=key)
     return rate * bidirectional(Tokens(query, key, value))
-
-
-def best_rate(count: int, size: int, noise_ratio: Scalar = 0.0) -> Scalar:
-    """1 / (n + d + 1 + r): the `rate` of `gradient_step` whose expected error is least, for n pairs of d features.
-
-    Keys and queries are from N(0, I), values W k with W from N(0, σ_w² I) and noise of variance r σ_w². The squared
-    error is then d σ_w² (1 − n rate) (Zhang et al. 2023, thm. 4.1, of the step that a linear layer learns).
-    """
-    return 1 / (count + size + 1 + noise_ratio)
 
 
 def delta_rule(query: Query, key: Key, value: Value, rate: Scalar = 1.0) -> Estimate:
