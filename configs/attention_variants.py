@@ -44,7 +44,7 @@ OTHERS: tuple[dict[str, str], ...] = (
 )
 FAMILIES = (*(one | {"positions": "rotary"} for one in TURNED), *(one | {"positions": "none"} for one in OTHERS))
 KEYS = ("positions", "score", "normalize", "family", "mixer")
-SMALL = ({}, {"score": "l2"}, {"family": "differential"}, {"mixer": "delta"})
+SMALL: tuple[dict[str, str], ...] = ({}, {"score": "l2"}, {"family": "differential"}, {"mixer": "delta"})
 
 TASKS = ("copy", "associative_recall")
 RECALLED = {"length": 32, "shortest": 8, "symbols": 48, "factors": (1.0, 1.5, 2.0, 4.0)}
