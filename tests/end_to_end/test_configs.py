@@ -21,6 +21,7 @@ from attention_jax.runs.experiment import Request
 from attention_jax.sweeps.settings import without_settings
 from attention_jax.tasks.translation.model import build, init
 from configs import (
+    attention_variants,
     benchmark,
     explanation,
     heads,
@@ -38,6 +39,7 @@ TRANSLATION = [f"{model},embedded" for model in nmt.MODELS] + [f"bahdanau,{corpu
 TRANSLATION = list(dict.fromkeys(TRANSLATION))
 PAIRS = [f"{model},{corpus}" for model in nmt.MODELS for corpus in nmt.CORPORA]
 OTHERS = {
+    "attention_variants": ("core",),
     "kernel_regression": (*kernel_regression.DATA, "attention", "in_context"),
     "heads": ("smoke",),
     "explanation": ("core",),
@@ -71,6 +73,7 @@ DESCRIBED = [
     ("sequence_layers", "costs"),
 ]
 FILES = {
+    "attention_variants": attention_variants,
     "benchmark": benchmark,
     "heads": heads,
     "explanation": explanation,
