@@ -3,8 +3,9 @@
     python launch.py --config=configs/heads.py --config.run=FOLDER
     python launch.py --config=configs/heads.py:smoke --config.run=FOLDER
 
-FOLDER is a finished run of a Transformer that translates, or, with --config.parts="('removing','roles')", of a language
-model on a text. All its seeds are measured. One is trained by
+FOLDER is a finished run of a Transformer that translates, or, with --config.parts="('removing','roles','page')", of a
+language model on a text. All its seeds are measured; heads.html shows the first's on one sentence, each head switched
+on and off. One is trained by
 
     python launch.py --config=configs/nmt.py:transformer_book,embedded --config.seeds=0,1,2,3,4 --workdir=FOLDER
 """
@@ -24,7 +25,12 @@ def get_config(variant="core"):
             "experiment": "heads",
             "seeds": (0,),  # of random orders and of sentences that are drawn; the run has its own
             "run": "",  # a finished run's folder
-            "parts": ("removing", "roles", "patching"),  # the last needs the embedded corpus, whose grammar is known
+            "parts": (
+                "removing",
+                "roles",
+                "patching",
+                "page",
+            ),  # patching needs the embedded corpus, whose grammar is known
             "split": "test",  # of translations, that heads are measured on
             "ordering": "validation",  # that they are put in order on: by what they are worth, and to be pruned
             "sentences": 200,  # of each, at most; of a language model as many held-out windows

@@ -18,6 +18,7 @@ from attention_jax.runs.folder import Run, read_config
 from attention_jax.stores import here
 from attention_jax.tasks.heads.language_model import LanguageModelSession
 from attention_jax.tasks.heads.measuring import PARTS, measure
+from attention_jax.tasks.heads.portrait import write_page
 from attention_jax.tasks.heads.session import Session
 from attention_jax.tasks.heads.translation import TranslationSession
 from attention_jax.tasks.translation.measuring import HELD_OUT
@@ -74,7 +75,7 @@ def run_of(config: ConfigDict) -> tuple[ConfigDict, Path]:
     if "patching" in config.parts and of_run.data.source != "embedded":
         raise UserError(
             f"{asked}: patching needs the embedded corpus, whose grammar has sentences that differ in one word; this "
-            f"is {of_run.data.source!r}. Leave it out: --config.parts=\"('removing','roles')\"."
+            f"is {of_run.data.source!r}. Leave it out: --config.parts=\"('removing','roles','page')\"."
         )
     return of_run, path
 
@@ -106,10 +107,11 @@ def together(session: Session, how: str) -> Together:
 
 
 def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:
-    """All numbers, and which code trained the run that they are of."""
-    del run
-    trained = Run(session.path, 0.0).result() or {}
-    return measure(dataclasses.replace(session, config=config)) | {"of_run": {"code": trained.get("code", {})}}
+    """All numbers, and which code trained the run that they are of; heads.html beside them."""
+    session, trained = dataclasses.replace(session, config=config), Run(session.path, 0.0).result() or {}
+    if "page" in config.parts:
+        write_page(session, run.path / "heads.html")
+    return measure(session) | {"of_run": {"code": trained.get("code", {})}}
 
 
 def describe(config: ConfigDict) -> Description:

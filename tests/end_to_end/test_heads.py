@@ -50,6 +50,7 @@ def test_the_heads_of_every_seed_of_a_run_are_measured_and_drawn(launcher, tmp_p
     assert {path.stem for path in (measured / "figures").glob("*.png")} == FIGURES
     page = (measured / "report.html").read_text()
     assert "Every head: means over seeds 0, 1" in page
+    assert '"kind": "cross"' in (measured / "heads.html").read_text()
     assert (trained / "result.json").read_text() == before
 
 

@@ -201,7 +201,7 @@ def test_its_heads_are_removed_and_watched_but_read_no_couples(trained, tmp_path
     refused = launcher.run(tmp_path / "refused", **asked)
     assert refused.returncode == 1
     assert "patching needs the embedded corpus" in refused.err
-    process = launcher.run(tmp_path / "heads", **asked, parts="('removing','roles')")
+    process = launcher.run(tmp_path / "heads", **asked, parts="('removing','roles','page')")
     assert process.returncode == 0, process.err
     result = json.loads((tmp_path / "heads" / "result.json").read_text())
     assert result["heads"]["decoder"]["1"].keys() == {"1", "2"}

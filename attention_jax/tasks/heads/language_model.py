@@ -1,12 +1,13 @@
 """The heads of a language model's run on a text."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from attention_jax.data.windows import Rows
 from attention_jax.errors import UserError
@@ -14,7 +15,9 @@ from attention_jax.evaluation.translation import Batch, Batches
 from attention_jax.models.language_model import KIND, LanguageModel
 from attention_jax.modules.attention import Edits
 from attention_jax.ops.losses import Sums, cross_entropy
-from attention_jax.tasks.heads.gating import Sizes
+from attention_jax.reports.heads_page import Written
+from attention_jax.tasks.heads.gating import Sizes, edits_of
+from attention_jax.tasks.heads.portrait import Portrait
 from attention_jax.tasks.heads.roles import looks_of
 from attention_jax.tasks.heads.session import Looks, Session
 from attention_jax.tasks.language_model.model import draw_positions
@@ -25,6 +28,7 @@ from attention_jax.training.description import Description
 from attention_jax.training.state import Variables
 
 AT_ONCE = 16  # rows of a batch
+SHOWN = 32  # tokens of the window that has a page
 
 
 class LanguageModelSession(Session):
@@ -70,6 +74,29 @@ class LanguageModelSession(Session):
 
     def chances(self) -> dict[str, float]:
         return {}
+
+    def portrait(self, gates: np.ndarray) -> Portrait:
+        """Of the first tokens of a held-out window: the words after each are given, and their probabilities told."""
+        rows, text = self.rows("split"), self.opened.source.text
+        tokens, targets = (side[:1, :SHOWN] for side in (rows.tokens, rows.targets))
+        assert text is not None
+        read, given = (text.tokenizer.words(side[0]) for side in (tokens, targets))
+        maps = self.opened.attention(self.variables[0], tokens, self._positions(tokens))
+        likely = (self.probabilities(self.variables[0], tokens, targets, row)[0] for row in gates)
+        written = [Written(given, np.asarray(found).tolist()) for found in likely]
+        return Portrait("".join(read), {KIND: (given, read)}, {KIND: np.asarray(maps)[0]}, written)
+
+    @functools.cached_property
+    def probabilities(self) -> Callable[..., Array]:
+        """The probability of each target after its tokens, under gates."""
+
+        def each(variables, tokens, targets, gates):
+            logits: Any = self.model.apply(
+                variables, tokens, self._positions(tokens), edits=edits_of(gates, self.sizes)
+            )
+            return jnp.take_along_axis(jax.nn.softmax(logits), targets[..., None], axis=-1)[..., 0]
+
+        return jax.jit(each)
 
     @property
     def description(self) -> Description:

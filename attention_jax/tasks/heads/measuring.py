@@ -19,7 +19,7 @@ from attention_jax.tasks.heads.session import Session
 from attention_jax.tasks.heads.translation import TranslationSession
 from attention_jax.training.state import Variables
 
-PARTS = ("removing", "roles", "patching")
+PARTS = ("removing", "roles", "patching", "page")
 Row = Float[np.ndarray, " heads"]  # a number of every head, kind by kind, layer by layer
 Rows = dict[str, Sequence[Any]]  # such numbers by name; None where a head cannot have one
 

@@ -13,6 +13,7 @@ from attention_jax.evaluation.translation import Batch, Batches
 from attention_jax.modules.attention import Edits
 from attention_jax.ops.losses import Sums
 from attention_jax.tasks.heads.gating import Losses, Sizes, estimates, gated_losses
+from attention_jax.tasks.heads.portrait import Portrait
 from attention_jax.training.description import Description
 from attention_jax.training.state import Variables
 
@@ -59,6 +60,10 @@ class Session:
 
     def chances(self) -> dict[str, float]:
         """What heads that know nothing reach of roles."""
+        raise NotImplementedError
+
+    def portrait(self, gates: np.ndarray) -> Portrait:
+        """What the first seed's model makes of a text, under each of some gates `[settings, heads]`."""
         raise NotImplementedError
 
     @property

@@ -1,10 +1,13 @@
 """The heads of a translation run: of its encoder, its decoder, and between the two."""
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from attention_jax.data.corpus import Corpus, Split
 from attention_jax.data.minimal_pairs import minimal_pairs
@@ -15,18 +18,30 @@ from attention_jax.evaluation.roles import chance_of_rarest
 from attention_jax.evaluation.translation import Batch, Batches, score_translations
 from attention_jax.modules.attention import Edits
 from attention_jax.ops.losses import Sums
-from attention_jax.tasks.heads.gating import Sizes
+from attention_jax.reports.heads_page import Written
+from attention_jax.tasks.heads.gating import Sizes, edits_of
 from attention_jax.tasks.heads.patching import Carried, Couples, carried, couples_of
+from attention_jax.tasks.heads.portrait import Portrait
 from attention_jax.tasks.heads.roles import looks_of
 from attention_jax.tasks.heads.session import Looks, Session, in_order
 from attention_jax.tasks.opened import sizes_of
 from attention_jax.tasks.translation import model
 from attention_jax.tasks.translation import session as translation
 from attention_jax.tasks.translation.measuring import bleu_tokens
-from attention_jax.tasks.translation.translating import Trained, attention, batches_of, encode, translate_texts
+from attention_jax.tasks.translation.translating import (
+    Trained,
+    attention,
+    batches_of,
+    encode,
+    translate,
+    translate_texts,
+)
 from attention_jax.training.description import Description
 from attention_jax.training.saved import best_variables
 from attention_jax.training.state import Variables
+
+SHOWN = 8  # sentences, of which the longest has a page
+START = "<bos>"
 
 
 class Texts(NamedTuple):
@@ -88,6 +103,37 @@ class TranslationSession(Session):
             sides = zip(texts.target.lengths, texts.source.lengths, strict=True)
             found["aligned"] = alignment_error_rate([np.eye(t, s)[:-1] for t, s in sides], texts.alignments)
         return found
+
+    def portrait(self, gates: np.ndarray) -> Portrait:
+        """Of a sentence of the split, and its translation."""
+        trained, corpus = self.trained[0], self.opened.corpus
+        text = max(self.texts("split").sources[:SHOWN], key=len)
+        source = encode(corpus.source, [text])
+        found = [translate(trained._replace(edits=edits_of(row, self.sizes)), source)[0] for row in gates]
+        written = [self._written(source, ids, row) for ids, row in zip(found, gates, strict=True)]
+        read, out = corpus.source.words(source[0]), written[0].words
+        words = {"encoder": (read, read), "decoder": (out, [START, *out[:-1]]), "cross": (out, read)}
+        maps = attention(trained, source, Sentences.join(found[:1]))[0]
+        return Portrait(f"{text} → {corpus.target.decode(found[0])}", words, maps, written)
+
+    def _written(self, source: Sentences, ids: Sequence[int], gates: np.ndarray) -> Written:
+        """The words of a translation, and how likely each is after those before it, under gates."""
+        target = Sentences.join([ids])
+        ((_, batch),) = batches_of(self.trained[0], source, target)
+        likely = np.asarray(self.probabilities(self.variables[0], batch, gates))[0, : len(ids)]
+        return Written(self.opened.corpus.target.words(ids), likely.tolist())
+
+    @functools.cached_property
+    def probabilities(self) -> Callable[[Variables, Batch, np.ndarray], Array]:
+        """The probability of each word of a batch's targets, teacher forced, under gates."""
+        translator, sizes = self.opened.programs.model, self.sizes
+
+        def each(variables, batch, gates):
+            read = batch["source"], model.lengths_of(batch["source"]), model.shifted(batch["target"])
+            logits: Any = translator.apply(variables, *read, edits=edits_of(gates, sizes))
+            return jnp.take_along_axis(jax.nn.softmax(logits), batch["target"][..., None], axis=-1)[..., 0]
+
+        return jax.jit(each)
 
     @property
     def description(self) -> Description:
