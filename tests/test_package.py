@@ -87,7 +87,7 @@ def test_the_command_finds_the_packages_config_files_from_anywhere(installed, tm
     process = python(command, "--help", cwd=tmp_path)
     assert "  attention-jax --config=configs/nmt.py:" in process.stdout
     process = python(command, "--config=configs/absent.py", cwd=tmp_path)
-    assert "configs/absent.py: no such config; there are configs/benchmark.py, configs/kernel" in process.stderr
+    assert "configs/absent.py: no such config; there are configs/attention_variants.py, configs/" in process.stderr
     process = python(command, "--config=configs/kernel_regression.py", "--mode=describe", cwd=tmp_path)
     assert "FLOPs a step" in process.stdout, process.stderr
 

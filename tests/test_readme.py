@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def test_its_pictures_and_configs_exist():
 
 def test_every_config_is_of_an_experiment():
     for path in (ROOT / "configs").glob("*.py"):
-        assert load(path.stem).together
+        assert load(runpy.run_path(str(path))["get_config"]().experiment).together
 
 
 def test_every_model_corpus_tokenizer_and_mode_is_named():

@@ -132,7 +132,8 @@ def adafactor(hyper: Mapping) -> optax.GradientTransformation:
     return by_layer(optax.chain(*steps))
 
 
-NOT_HIDDEN = ("embedding", "encoding", "logits")  # in a parameter's path: a table of rows, or what makes the logits
+# In a parameter's path: a table of rows, vectors side by side, or what makes the logits.
+NOT_HIDDEN = ("embedding", "encoding", "position_table", "lambdas", "logits")
 
 
 def muon(hyper: Mapping) -> optax.GradientTransformation:

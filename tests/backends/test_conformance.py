@@ -11,7 +11,7 @@ from support import ROOT
 from attention_jax.backends import folding
 from attention_jax.backends.flex import inputs, kernels
 from attention_jax.backends.flex.walks import FULL, PARTIAL
-from attention_jax.modules.attention import KeyValue, MultiHeadAttention
+from attention_jax.modules.attention import MultiHeadAttention
 from attention_jax.ops import masking
 from attention_jax.ops.dropout import drop
 from attention_jax.ops.positions import make_encoding
@@ -37,8 +37,8 @@ def rotated_value(monkeypatch):
     project = MultiHeadAttention.project
 
     def wrong(self, memory, positions=None):
-        key, value = project(self, memory, positions)
-        return KeyValue(key, self._rotated(value, positions))
+        found = project(self, memory, positions)
+        return found._replace(value=self._rotated(found.value, positions))
 
     monkeypatch.setattr(MultiHeadAttention, "project", wrong)
     return PLAIN._replace(encoding="rotary")

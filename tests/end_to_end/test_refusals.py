@@ -151,7 +151,7 @@ def test_a_value_that_cannot_be_used(launcher, tmp_path, kind):
         ("configs/kernel_regression.py:sine", "choose one of sine_power"),
         (
             "configs/absent.py",
-            "configs/absent.py: no such config; there are configs/benchmark.py, configs/kernel_regression.py",
+            "configs/absent.py: no such config; there are configs/attention_variants.py, configs/benchmark.py",
         ),
     ],
 )

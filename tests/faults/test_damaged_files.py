@@ -266,5 +266,5 @@ def test_buckets_that_are_no_lengths_are_refused():
 
 def test_every_mode_is_attacked_or_reads_no_run():
     assert {mode for modes in READ.values() for mode in modes} | {
-        "generate", "compare", "prepare", "describe", "compile", "sweep", "plan", "work",
+        "generate", "compare", "prepare", "describe", "compile", "sweep", "search", "plan", "work",
     } == {*MODES}  # fmt: skip

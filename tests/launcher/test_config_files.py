@@ -19,7 +19,7 @@ def test_a_file_of_the_working_folder_goes_before_the_checkouts(tmp_path, monkey
 @pytest.mark.parametrize("file", ["configs/absent.py", "configs", "configs/nmt", "nmt.txt"])
 def test_what_is_no_config_file_is_refused_with_those_there_are(file):
     with pytest.raises(
-        UserError, match=f"{file}: no such config; there are configs/benchmark.py, configs/kernel_regression.py, "
+        UserError, match=f"{file}: no such config; there are configs/attention_variants.py, configs/benchmark.py, "
     ):
         config_files.find(file)
 

@@ -99,6 +99,7 @@ def language_model(**changed):
 
 
 translator = functools.partial(build, "transformer_book")
+unnormed = functools.partial(language_model, qk_norm=False)
 
 
 def shapes(module):
@@ -108,7 +109,7 @@ def shapes(module):
 @pytest.mark.parametrize(
     ("build", "changed", "message"),
     [
-        (language_model, {"family": "selective", "mixer": "gru"}, "family='selective': mixer='gru' has no attention"),
+        (unnormed, {"family": "selective", "mixer": "gru"}, "family='selective': mixer='gru' has no attention"),
         (language_model, {"cross_family": "gated"}, "cross_family='gated': a language model has no attention to a so"),
         (language_model, {"family": "differential", "width": 12}, "family='differential': cuts a head in halves, and"),
         (

@@ -14,6 +14,8 @@ from translators import INPUTS, LENGTHS, NAMES, SOURCE, build
 from attention_jax.models import TRANSLATORS
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import Transformer
+from attention_jax.modules.families import BUILDERS as FAMILIES
+from attention_jax.modules.mixers import BUILDERS as MIXERS
 from attention_jax.ops.normalizing import BUILDERS as NORMALIZERS
 from attention_jax.ops.positions import BUILDERS, ENCODINGS
 from attention_jax.ops.scoring import SCORES
@@ -223,12 +225,15 @@ MATRICES = {  # of more axes than one, in whatever layer, by the optimizer that 
         *("*attention/query", "*attention/key", "*attention/value", "*attention/out"),
         *("feed_forward/hidden/kernel", "feed_forward/gate/kernel", "feed_forward/out/kernel"),
         *("w_i", "w_h", "bridge/kernel", "bridge_cell/kernel", "readout/kernel", "w_c", "w_key", "w_p"),
-        "mixer/kernel",
+        *("mixer/kernel", "mixer/query", "mixer/key", "mixer/value", "mixer/out", "mixer/gate", "mixer/rate"),
+        *("mixer/decay", "mixer/decay_in", "mixer/decay_out"),
+        *("*attention/latent", "*attention/key_turned", "*attention/query_turned"),
+        *("*attention/gate_by_*", "*attention/forget", "*attention/talk_*"),
     ),
     "adam": (
         *("embedding/embedding", "source_embedding/embedding", "target_embedding/embedding", "logits/kernel"),
         *("*encoding/table", "*encoding/keys", "*encoding/values", "*encoding/causal", "*encoding/both_ways"),
-        *("*encoding/hidden", "*encoding/out"),
+        *("*encoding/hidden", "*encoding/out", "*attention/position_table", "*attention/lambdas"),
     ),
 }
 OF_SCORES = {  # and the matrices of each score
@@ -284,7 +289,8 @@ def test_muon_has_the_hidden_matrices_of_every_score(name, score):
 @pytest.mark.parametrize("changed", [
     *({"positions": name} for name in ENCODINGS),
     *({"normalize": name} for name in NORMALIZERS if name != "sum"),
-    *({"mixer": name} for name in ("window", "gru", "convolution")),
+    *({"mixer": name} for name in MIXERS if name != "attention"),
+    *({"family": name} for name in FAMILIES),
     {"is_tied": False, "gated": True, "qk_norm": True, "norm": "rms"},
 ], ids=str)  # fmt: skip
 def test_muon_has_the_hidden_matrices_of_every_language_model(changed):
