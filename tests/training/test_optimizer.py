@@ -226,7 +226,7 @@ MATRICES = {  # of more axes than one, in whatever layer, by the optimizer that 
         *("feed_forward/hidden/kernel", "feed_forward/gate/kernel", "feed_forward/out/kernel"),
         *("w_i", "w_h", "bridge/kernel", "bridge_cell/kernel", "readout/kernel", "w_c", "w_key", "w_p"),
         *("mixer/kernel", "mixer/query", "mixer/key", "mixer/value", "mixer/out", "mixer/gate", "mixer/rate"),
-        *("mixer/decay", "mixer/decay_in", "mixer/decay_out"),
+        *("mixer/decay_in", "mixer/decay_out"),
         *("*attention/latent", "*attention/key_turned", "*attention/query_turned"),
         *("*attention/gate_by_*", "*attention/forget", "*attention/talk_*"),
     ),
