@@ -150,12 +150,8 @@ class Transformer(Layered, kw_only=True):
 
     def _spec(self, kind: str) -> LayerSpec:
         if kind == "encoder":
-            own: dict[str, Any] = {
-                "mixer": self.encoder_mixer,
-                "family": self.encoder_family,
-                "pattern": self.encoder_pattern,
-            }
-            return self.layer._replace(**own)
+            own = self.layer._replace(mixer=self.encoder_mixer, family=self.encoder_family)
+            return own._replace(pattern=self.encoder_pattern)
         return self.layer
 
     def _check_patterns(self) -> None:

@@ -21,11 +21,8 @@ SIZES = {
     "activation": "gelu", "gated": False, "norm": "layer", "norm_first": True, "max_length": 40, "is_tied": True,
     "reach": 2, "dropout_sites": (),
 }  # fmt: skip
-LOCAL, BIG_BIRD, STREAMING = (
-    "local:window=2,dilation=2,first=1",
-    "big_bird:block=2,window=0",
-    "streaming:sinks=2,window=3",
-)
+LOCAL, BIG_BIRD = "local:window=2,dilation=2,first=1", "big_bird:block=2,window=0"
+STREAMING = "streaming:sinks=2,window=3"
 NAMES = {
     LOCAL: {"positions": "rotary", "mixer": "latent", "kv_heads": 2},
     BIG_BIRD: {"positions": "t5", "backend": "chunked:queries=4,keys=4"},
@@ -141,8 +138,8 @@ translator = functools.partial(build, "transformer_book")
         ),
         (
             language_model,
-            {"pattern": STREAMING, "score": "location:keys=9"},
-            "with score='location:keys=9' cannot read",
+            {"pattern": STREAMING, "score": "location:longest=9"},
+            "with score='location:longest=9' cannot read",
         ),
         (in_context, {"pattern": LOCAL}, f"pattern='{LOCAL}': a query here is answered from all pairs before it"),
         (translator, {"pattern": STREAMING}, f"^pattern='{STREAMING}': a language model's alone"),
