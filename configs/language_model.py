@@ -223,7 +223,13 @@ def families():
     return product(grid("model.family", names), seeds(3))
 
 
-SWEEPS = {"positions": positions, "attention": attention, "families": families}
+def patterns():
+    """Which keys a token attends to: all, or few of them."""
+    names = ("all", "local:window=15", "big_bird:block=4,window=1", "strided:stride=12", "streaming:sinks=4,window=12")
+    return product(grid("model.pattern", names), seeds(3))
+
+
+SWEEPS = {"positions": positions, "attention": attention, "families": families, "patterns": patterns}
 
 
 def sweep(name="positions"):
