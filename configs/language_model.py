@@ -30,6 +30,8 @@ TRANSFORMER = {
     "max_length": 1024,  # of learned positions
     "mixer": "attention",  # window, latent, gru, convolution, linear, retention, gated_linear, delta: modules/mixers.py
     "reach": 4,  # tokens on a side that a window or a convolution sees
+    "pattern": "all",  # local:window=8,dilation=1,first=0, big_bird:block=16, strided:stride=8,
+    # streaming:sinks=4,window=64, with a cache of that size: ops/patterns.py
     "is_tied": True,  # embeddings and logits
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden
     "score": "scaled_dot",  # any of ops/scoring.py, with options: gaussian:width=2
@@ -221,7 +223,13 @@ def families():
     return product(grid("model.family", names), seeds(3))
 
 
-SWEEPS = {"positions": positions, "attention": attention, "families": families}
+def patterns():
+    """Which keys a token attends to: all, or few of them."""
+    names = ("all", "local:window=15", "big_bird:block=4,window=1", "strided:stride=12", "streaming:sinks=4,window=12")
+    return product(grid("model.pattern", names), seeds(3))
+
+
+SWEEPS = {"positions": positions, "attention": attention, "families": families, "patterns": patterns}
 
 
 def sweep(name="positions"):

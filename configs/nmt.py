@@ -50,6 +50,8 @@ TRANSFORMER = {
     "encoder_mixer": "attention",  # window, gru, convolution, linear: modules/mixers.py
     "mixer": "attention",  # of the decoder: latent, gru, convolution, linear, retention, gated_linear, delta
     "reach": 4,  # tokens on a side that a window or a convolution sees
+    "encoder_pattern": "all",  # local:window=8,dilation=1,first=0, big_bird:block=16, strided:stride=8: ops/patterns.py
+    "pattern": "all",  # of the decoder, the same
     "shared": "all",  # embeddings: none, target (with the logits), all three
     "dropout_sites": ("embeddings", "residual"),  # and attention, hidden
     "score": "scaled_dot",  # any of ops/scoring.py, with options: gaussian:width=2

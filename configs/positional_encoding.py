@@ -38,6 +38,8 @@ MODEL = {
     "max_length": 129,  # rows of a learned table: those past the trained lengths stay as they were drawn
     "mixer": "attention",  # window, latent, gru, convolution, linear, retention, gated_linear, delta: modules/mixers.py
     "reach": 4,  # tokens on a side that a window or a convolution sees
+    "pattern": "all",  # local:window=8,dilation=1,first=0, big_bird:block=16, strided:stride=8,
+    # streaming:sinks=4,window=64, with a cache of that size: ops/patterns.py
     "is_tied": True,  # embeddings and logits
     "dropout_sites": ("residual",),
     "score": "scaled_dot",  # any of ops/scoring.py, with options: gaussian:width=2

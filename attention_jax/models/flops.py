@@ -1,9 +1,9 @@
 """What a model needs: FLOPs, whatever way they are computed, which MFU counts, and bytes of its cache.
 
 They are those of the matrix products of a forward and backward pass by the reference backend, without
-rematerialization, less the products of causal self-attention whose weight is 0 (Chowdhery et al. 2022, app. B, which
-does not subtract them; Dao 2024, §4.1, which does). Mixers with a state are counted token by token: writing to the
-state, and reading it, not the pairs of a block.
+rematerialization, less the products of causal self-attention whose weight is 0, by causality or by a pattern (Chowdhery
+et al. 2022, app. B, which does not subtract them; Dao 2024, §4.1, which does). Mixers with a state are counted token by
+token: writing to the state, and reading it, not the pairs of a block.
 """
 
 import functools
@@ -20,6 +20,8 @@ from attention_jax.models.transformer import Memory, Transformer
 from attention_jax.modules.linear import RULES
 from attention_jax.modules.transformer import LayerSpec
 from attention_jax.ops import naming
+from attention_jax.ops.masking import as_rule, causal_mask
+from attention_jax.ops.patterns import ALL, narrowed
 
 PASSES = 3  # a product of the forward pass has two of its size in the backward pass
 WITH_PRODUCT = ("dot", "scaled_dot", "bilinear", "cosine", "gaussian", "l2")  # scores that multiply queries and keys
@@ -58,16 +60,28 @@ def in_sight(model: Any) -> Any:
 
 
 def beyond_causality(model: Any, rows: int, length: int) -> float:
-    """The FLOPs of a step's products of queries and later keys, of weights and later values: 0 without causal layers.
+    """The FLOPs of a step's products of queries and keys that they may not see, and of their weights and values.
 
-    A product of a layer is 2 · rows · width · T² forward, of which T(T + 1)/2 pairs are causal; families have more.
+    A product of a layer is 2 · rows · width · T² forward, of which T(T + 1)/2 pairs are causal, fewer with a pattern;
+    families have more. It is 0 without causal layers.
     """
     layers, spec = _causal_layers(model)
     if not layers:
         return 0.0
     more = MORE.get(naming.parse(spec.family)[0], lambda spec: 0)(spec)
     features = (2 if _has_product(spec) else 1) * spec.width + more + spec.heads * spec.mixing.beside
-    return PASSES * layers * 2.0 * rows * features * length * (length - 1) / 2
+    return PASSES * layers * 2.0 * rows * features * _unseen(spec.pattern, length)
+
+
+@functools.cache
+def _unseen(pattern: str, length: int) -> int:
+    """How many pairs of a query and a key a causal layer with this pattern leaves out."""
+    if pattern == ALL:
+        return length * (length - 1) // 2
+    (mask,), places = narrowed([causal_mask(length, length)], [pattern], length), jnp.arange(length)
+    mask = as_rule(mask, length, length)
+    rows = (places[first : first + 256] for first in range(0, length, 256))
+    return length**2 - sum(int(jnp.sum(mask.block(some, places))) for some in rows)
 
 
 def _has_product(spec: LayerSpec) -> bool:

@@ -45,6 +45,7 @@ class InContextRegressor(Layered, kw_only=True):
         self.layer.require_unset(
             ("cross_score", "cross_normalize", "cross_family"), "there is no attention to a source"
         )
+        self.layer.require_unset(("pattern",), "a query here is answered from all pairs before it")
         self._encoding()
         super().__post_init__()
 

@@ -181,8 +181,7 @@ class LanguageModel(Layered, kw_only=True):
         length, room = tokens.shape[-1], cache.memory.shape[-1]
         index = jnp.minimum(cache.cursor[:, None] + jnp.arange(length)[None], room - 1)
         now = jnp.take_along_axis(cache.memory, index, axis=1)
-        positions, valid = QueryKeyPositions(now, cache.memory), jnp.arange(length)[None] < counts[:, None]
-        reading = Reading(causal_mask(length, room, cache.cursor), positions, first=cache.cursor)
+        reading, valid = self._reading(now, cache), jnp.arange(length)[None] < counts[:, None]
         x, kept = self._embed(tokens, now, None), []
         layers = zip(self.each(STACK, self.blocks), by_layer(cache.history, cache.state), strict=True)
         for layer, (block, held) in enumerate(layers):
@@ -193,6 +192,17 @@ class LanguageModel(Layered, kw_only=True):
         history, state = of_layers(kept)
         read = Cache(cache.memory, state, cache.cursor + counts, history)
         return self._logits(last, valid[:, :1], False)[:, 0], read
+
+    def _reading(self, now: Int[Array, "batch t"], cache: Cache) -> Reading:
+        """How layers read a cache, and the next tokens of its texts, which have the positions `now`."""
+        length, room, pattern = now.shape[-1], cache.memory.shape[-1], self.layer.of_pattern
+        queries, keys = cache.cursor[:, None] + jnp.arange(length)[None], jnp.arange(room)[None]
+        if pattern.stream is None:
+            mask = combine(causal_mask(length, room, cache.cursor), pattern.mask(queries, keys))
+            return Reading(mask, QueryKeyPositions(now, cache.memory), first=cache.cursor)
+        keys = jnp.concatenate([pattern.stream.places(cache.cursor), queries], axis=1)
+        positions = jnp.take_along_axis(cache.memory, jnp.minimum(keys, room - 1), axis=1)
+        return Reading(pattern.mask(queries, keys), QueryKeyPositions(now, positions), first=cache.cursor)
 
     def _read(
         self,
@@ -229,7 +239,9 @@ class LanguageModel(Layered, kw_only=True):
             if not self.layer.mixing.attends:
                 raise ValueError(f"mixer={self.layer.mixer!r}: reads each row as one text; give `valid`, not segments.")
             valid = segments > 0
-        return mask_of(tokens.shape[-1], segments, valid), jnp.ones_like(tokens, bool) if valid is None else valid
+        places = _places(tokens, segments, valid)
+        mask = combine(mask_of(tokens.shape[-1], segments, valid), self.layer.of_pattern.mask(places, places))
+        return mask, jnp.ones_like(tokens, bool) if valid is None else valid
 
     def _embed(self, tokens: Array, positions: Array, dropout: Dropout | None) -> Array:
         x = self.embedding(tokens) * math.sqrt(self.layer.width)
@@ -244,11 +256,13 @@ class LanguageModel(Layered, kw_only=True):
         return over_features(logits)
 
 
-def _places(tokens: Int[Array, "batch t"], segments: Int[Array, "batch t"] | None) -> Int[Array, "#batch t"]:
-    """Where each token stands in its text, or in its segment of a packed row."""
+def _places(
+    tokens: Int[Array, "batch t"], segments: Int[Array, "batch t"] | None, valid: Bool[Array, "batch t"] | None = None
+) -> Int[Array, "#batch t"]:
+    """Where each token stands among those of its text that are valid, or in its segment of a packed row."""
     index = jnp.arange(tokens.shape[-1])[None]
     if segments is None:
-        return index
+        return index if valid is None else jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
     begins = segments != jnp.pad(segments, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
 

@@ -21,7 +21,8 @@ from attention_jax.modules.stacking import Layered
 from attention_jax.modules.transformer import DecoderLayer, EncoderLayer, LayerSpec
 from attention_jax.ops.cache import Cache, by_layer, of_layers, within_room
 from attention_jax.ops.dropout import Dropout, drop
-from attention_jax.ops.masking import causal_mask, valid_lens_mask
+from attention_jax.ops.masking import Mask, causal_mask, combine, valid_lens_mask
+from attention_jax.ops.patterns import ALL
 from attention_jax.ops.placing import over_features
 from attention_jax.ops.positions import require_room
 from attention_jax.ops.shapes import require_choice
@@ -59,8 +60,8 @@ class Transformer(Layered, kw_only=True):
 
     - `encoder_positions`, `decoder_positions`: the encodings of self-attention; `max_length` is the number of positions
       of encodings with a table. Randomized positions are refused: only a language model has them.
-    - `encoder_mixer`, `encoder_family`: the `mixer` and `family` of encoder layers; `mixer` and `family` are the
-      decoder's.
+    - `encoder_mixer`, `encoder_family`, `encoder_pattern`: the `mixer`, `family` and `pattern` of encoder layers; those
+      without `encoder_` are the decoder's.
     - `shared`: what shares one matrix. "none"; "target": the target's embedding and the logits; "all": these and the
       source's embedding (§3.4), which needs one vocabulary.
     - `layer`: the other fields of a config. With its `norm_first`, encoder and decoder end in a norm.
@@ -77,6 +78,7 @@ class Transformer(Layered, kw_only=True):
     shared: str
     layer: LayerSpec
     encoder_family: str = PLAIN_FAMILY
+    encoder_pattern: str = ALL
 
     @classmethod
     def of(cls, **flat: Any) -> "Transformer":
@@ -94,6 +96,7 @@ class Transformer(Layered, kw_only=True):
                 f"encoder_family={self.encoder_family!r}: encoder_mixer={self.encoder_mixer!r} has no attention to "
                 f"read it. Set encoder_family={PLAIN_FAMILY!r}."
             )
+        self._check_patterns()
         for kind in KINDS:
             self._spec(kind).check()
             if self._encoding(kind).record.sample_positions:
@@ -147,8 +150,22 @@ class Transformer(Layered, kw_only=True):
 
     def _spec(self, kind: str) -> LayerSpec:
         if kind == "encoder":
-            return self.layer._replace(mixer=self.encoder_mixer, family=self.encoder_family)
+            own = self.layer._replace(mixer=self.encoder_mixer, family=self.encoder_family)
+            return own._replace(pattern=self.encoder_pattern)
         return self.layer
+
+    def _check_patterns(self) -> None:
+        for kind, of in zip(KINDS, ("encoder_", ""), strict=True):
+            spec = self._spec(kind)
+            spec.check_pattern(of)
+            if spec.of_pattern.stream is not None:
+                raise ValueError(
+                    f"{of}pattern={spec.pattern!r}: a language model's alone; a sentence is no stream. Choose local."
+                )
+
+    def _masked(self, kind: str, mask: Mask, positions: QueryKeyPositions) -> Mask | None:
+        """The mask, and what the pattern of this kind forbids; a sentence's positions are its places."""
+        return combine(mask, self._spec(kind).of_pattern.mask(*positions))
 
     def _positions(self, kind: str) -> str:
         return getattr(self, f"{kind}_positions")
@@ -244,7 +261,9 @@ class Transformer(Layered, kw_only=True):
         lanes_BxGxR, state = jax.tree.map(of_texts, cache.state)
         valid, room, cursor = jnp.ones_like(texts_BxG, bool), lanes_BxGxR.shape[-1], cache.cursor[:, None]
         lanes_BxGxR = _with_own_lanes(lanes_BxGxR, cursor)
-        reading = _of_own(lanes_BxGxR, cursor)._replace(first=cache.cursor * texts_BxG.shape[-1])
+        mask, positions = _of_own(lanes_BxGxR, cursor)
+        first = cache.cursor * texts_BxG.shape[-1]
+        reading = Reading(self._masked("decoder", mask, positions), positions, first=first)
         x = self._embed(self.target_embedding, texts_BxG, "decoder", reading.positions.queries, None)
         holding, kept = by_layer(cache.history or (), state), []
         layers = zip(self.each("decoders", self.decoders), holding, cache.memory.layers, strict=True)
@@ -264,7 +283,7 @@ class Transformer(Layered, kw_only=True):
         valid = jnp.arange(source.shape[-1])[None, :] < lengths[:, None]
         table = self.target_embedding if self.shared == "all" else self.source_embedding
         positions = _in_order(source)
-        reading = Reading(valid_lens_mask(lengths, source.shape[-1]), positions)
+        reading = Reading(self._masked("encoder", valid_lens_mask(lengths, source.shape[-1]), positions), positions)
 
         def read(layer, x, index, edit):
             x, _, shown = layer(
@@ -282,7 +301,8 @@ class Transformer(Layered, kw_only=True):
         self, memory: Memory, inputs: Array, dropout: Dropout | None, edits: Edits, look: Look = PLAIN
     ) -> tuple[Array, dict[str, Any]]:
         valid = (inputs != PADDING) & (memory.lengths > 0)[:, None]
-        reading = Reading(causal_mask(inputs.shape[-1], inputs.shape[-1]), _in_order(inputs))
+        mask, positions = causal_mask(inputs.shape[-1], inputs.shape[-1]), _in_order(inputs)
+        reading = Reading(self._masked("decoder", mask, positions), positions)
         known = valid_lens_mask(memory.lengths, memory.encoded.shape[-2])
 
         def read(layer, x, index, of_kinds):
@@ -318,13 +338,15 @@ def _with_own_lanes(lanes_BxGxR: Int[Array, "batch texts room"], cursor: Int[Arr
     return jnp.where(is_now, jnp.arange(lanes_BxGxR.shape[-2])[None, :, None], lanes_BxGxR)
 
 
-def _of_own(lanes_BxGxR: Int[Array, "batch texts room"], cursor: Int[Array, "batch 1"]) -> Reading:
-    """How the next token of every text reads the cache: what its own text has written, up to that token."""
+def _of_own(
+    lanes_BxGxR: Int[Array, "batch texts room"], cursor: Int[Array, "batch 1"]
+) -> tuple[Mask, QueryKeyPositions]:
+    """What the next token of every text reads of the cache: what its own text has written, up to that token."""
     _, texts, room = lanes_BxGxR.shape
     time, lane = jnp.divmod(jnp.arange(room * texts), texts)
     is_own = jnp.repeat(lanes_BxGxR, texts, axis=-1) == lane[None, None]
     queries = jnp.broadcast_to(cursor, (len(cursor), texts))
-    return Reading(is_own & (time[None, None] <= cursor[..., None]), QueryKeyPositions(queries, time[None]))
+    return is_own & (time[None, None] <= cursor[..., None]), QueryKeyPositions(queries, time[None])
 
 
 def _in_order(tokens: Int[Array, "batch t"]) -> QueryKeyPositions:

@@ -24,6 +24,7 @@ from attention_jax.ops.masking import Mask, combine, window_mask, with_axes, wit
 from attention_jax.ops.mixing import WINDOW
 from attention_jax.ops.normalization import rms_norm
 from attention_jax.ops.normalizing import make_normalizer
+from attention_jax.ops.patterns import narrowed
 from attention_jax.ops.placing import over_features
 from attention_jax.ops.pooling import pooled
 from attention_jax.ops.positions import make_encoding
@@ -102,6 +103,7 @@ def with_backend(
     encodings = {key: make_encoding(flat[key], key) for key in POSITIONS if key in flat}
     if WINDOW in (flat.get("mixer"), flat.get("encoder_mixer")):
         masks = [combine(mask, window_mask(length, length, flat["reach"])) for mask in masks]
+    masks = narrowed(masks, [flat[key] for key in ("pattern", "encoder_pattern") if key in flat], length)
     records = [spec.attention(encodings.get(key)) for key, spec in specs.items()]
     asked = [record._replace(mask=mask) for record in records for mask in masks]
     size = flat["width"] // flat["heads"] if flat.get("heads") else None

@@ -111,7 +111,7 @@ class Recurrence(nn.Module):
 
 
 def _attention() -> Mixer:
-    make = lambda spec, encoding: spec.attention(spec.of_self, encoding)  # noqa: E731
+    make = lambda spec, encoding: spec.attention(spec.of_self, encoding, spec.of_pattern.stream)  # noqa: E731
     return Mixer(make, attends=True, turns=True, biases=True, require=lambda spec: None)
 
 

@@ -18,14 +18,18 @@ from attention_jax.modules.attention import (
     Shown,
     cross_spec,
 )
+from attention_jax.modules.families import CAUSAL
 from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
-from attention_jax.modules.mixers import ATTENTION, Mixer, by_text, is_window, make_mixer
+from attention_jax.modules.mixers import ATTENTION, LATENT, Mixer, by_text, is_window, make_mixer
 from attention_jax.modules.normalization import NORMS, Norm
 from attention_jax.modules.positions import PositionEncoding
 from attention_jax.modules.reading import PLAIN, Look, Reading
+from attention_jax.modules.streaming import StreamingAttention
 from attention_jax.ops.cache import Held
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.masking import Mask, combine, window_mask
+from attention_jax.ops.naming import parse
+from attention_jax.ops.patterns import ALL, Pattern, Stream, make_pattern
 from attention_jax.ops.placing import over_features
 from attention_jax.ops.positions import Encoding, Spec, make_encoding, require_usable
 from attention_jax.ops.shapes import require_choice, require_unset
@@ -52,6 +56,7 @@ class LayerSpec(NamedTuple):
       feed-forward). The paper has the first two.
     - `mixer`: "attention", or what replaces it (`modules/mixers.py`). "window" and "convolution" see `reach` tokens on
       a side, others all.
+    - `pattern`: which keys of its text a token attends to (`ops/patterns.py`); of a translator, in the decoder.
     - `stacked`: the model has all layers' parameters as one tree, and scans over it (`modules/stacking.py`).
     - `remat`: what the backward pass computes again of a layer, in order to save memory (Chen et al. 2016): "none";
       "full": all; "dots": all but matrix products; "dots_no_batch": all but products with parameters.
@@ -69,6 +74,7 @@ class LayerSpec(NamedTuple):
     dropout_sites: tuple[str, ...]
     reach: int
     mixer: str = ATTENTION
+    pattern: str = ALL
     score: str = "scaled_dot"
     normalize: str = "softmax"
     cross_score: str = ""
@@ -104,6 +110,11 @@ class LayerSpec(NamedTuple):
         return make_mixer(self.mixer)
 
     @property
+    def of_pattern(self) -> Pattern:
+        """What `pattern` names."""
+        return make_pattern(self.pattern)
+
+    @property
     def types(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "param_dtype": self.param_dtype}
 
@@ -130,6 +141,22 @@ class LayerSpec(NamedTuple):
             raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}.")
         self.of_self.check()
         self.of_cross.check()
+        self.check_pattern()
+
+    def check_pattern(self, of: str = "") -> None:
+        """Raise ValueError for a pattern that attention here cannot follow; `of` opens the keys of its kind."""
+        stream, written = make_pattern(self.pattern, f"{of}pattern").stream, f"{of}pattern={self.pattern!r}"
+        if self.pattern == ALL:
+            return
+        if parse(self.mixer)[0] not in (ATTENTION, LATENT):
+            raise ValueError(f"{written}: {of}mixer={self.mixer!r} does not read it. Set {of}pattern={ALL!r}.")
+        if self.of_self.of_family.kinds == CAUSAL:
+            raise ValueError(f"{written}: family={self.family!r} needs every key before a query. Set pattern={ALL!r}.")
+        if stream and (self.mixer != ATTENTION or self.of_self.attention().score.room is not None):
+            raise ValueError(
+                f"{written}: keeps keys in another order than the text's, which mixer={self.mixer!r} "
+                f"with score={self.score!r} cannot read. Choose mixer={ATTENTION!r} and score='scaled_dot'."
+            )
 
     def require_unset(self, names: tuple[str, ...], because: str) -> None:
         """Raise ValueError for a field of `names` that is not its default, with the reason why nothing reads it."""
@@ -163,9 +190,13 @@ class LayerSpec(NamedTuple):
         self.of_self.check(record)
         return PositionEncoding(record, sizes, self.param_dtype, parent=None)
 
-    def attention(self, spec: AttentionSpec, encoding: PositionEncoding | None = None) -> MultiHeadAttention:
-        """Attention of this size."""
+    def attention(
+        self, spec: AttentionSpec, encoding: PositionEncoding | None = None, stream: Stream | None = None
+    ) -> MultiHeadAttention:
+        """Attention of this size, to a stream if there is one."""
         sizes = (self.width, self.heads, self.kv_heads, self.qk_norm)
+        if stream is not None:
+            return StreamingAttention(*sizes, spec, **self.types, encoding=encoding, stream=stream)
         return MultiHeadAttention(*sizes, spec, **self.types, encoding=encoding)
 
     def dropout_at(self, site: str, index: int, dropout: Dropout | None) -> Dropout | None:

@@ -17,6 +17,7 @@ from attention_jax.ops.attention import Relative
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Spec
 from attention_jax.ops.masking import causal_mask, combine, segment_mask, valid_lens_mask, window_mask, with_axes
+from attention_jax.ops.patterns import big_bird
 from attention_jax.ops.positions import make_encoding
 from attention_jax.training.placement import MESH, make_mesh
 
@@ -36,6 +37,7 @@ class Case(dict):
 
 
 CAUSAL = causal_mask(QUERIES, QUERIES)
+PLACES = jnp.arange(QUERIES)
 CASES = {
     "all": Case(),
     "causal": Case(mask=CAUSAL),
@@ -43,6 +45,7 @@ CASES = {
     "nothing": Case(mask=with_axes(valid_lens_mask(jnp.array([QUERIES, 0]), QUERIES), 1)),
     "window": Case(mask=combine(CAUSAL, window_mask(QUERIES, QUERIES, 3)), encoding="alibi"),
     "segments": Case(mask=with_axes(combine(CAUSAL, segment_mask(SEGMENTS, SEGMENTS)), 1), encoding="t5"),
+    "pattern": Case(mask=combine(CAUSAL, big_bird(PLACES, PLACES, block=2, window=0))),
     "shaw": Case(mask=CAUSAL, encoding="shaw:clip=3"),
     "dropout": Case(mask=CAUSAL, encoding="t5", dropout=Dropout(jax.random.key(4), 0.3)),
     "sink": Case(mask=CAUSAL, normalize="learned_sink", normalizer_params=(jnp.array([0.5, -1.0])[:, None, None],)),

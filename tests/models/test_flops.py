@@ -115,6 +115,14 @@ def test_latent_attention_scores_more_features_than_it_pools():
     assert beyond_causality(model, B, S) == PASSES * by_pair * S * (S - 1) / 2
 
 
+def test_what_a_pattern_forbids_is_not_counted_either():
+    whole, length = language_model(), 300
+    by_pair = beyond_causality(whole, B, S) / (S * (S - 1) / 2)
+    seen = sum(1 for q in range(length) for k in range(q + 1) if k < 2 or q - k < 9)
+    narrow = language_model(pattern="streaming:sinks=2,window=9")
+    assert beyond_causality(narrow, B, length) == by_pair * (length**2 - seen)
+
+
 @pytest.mark.parametrize(
     ("more", "by_token", "by_text"),
     [

@@ -23,24 +23,25 @@ SIZES = {
 GREEDY = Drawing(0.0, 0, 1.0)
 WARM = Drawing(1.0, 0, 1.0)
 PROMPT = [4, 9, 7, 5, 8]
+STREAMING = "streaming:sinks=2,window=4"
 
 
 @functools.cache
-def made(positions, mixer="attention"):
+def made(positions, **more):
     """A model whose output depends on all that it reads, and its programs."""
-    model = LanguageModel.of(**SIZES | {"positions": positions, "mixer": mixer})
+    model = LanguageModel.of(**SIZES | {"positions": positions} | more)
     return model, jax.tree.map(lambda a: 2 * a, drawn(functools.partial(init, model))), Generator(model)
 
 
-def written(positions, request, samples=1, seed=0, prompt=PROMPT, **mixer):
-    _, variables, generator = made(positions, **mixer)
+def written(positions, request, samples=1, seed=0, prompt=PROMPT, **more):
+    _, variables, generator = made(positions, **more)
     keys = jax.random.split(jax.random.key(seed), 8)[:samples]
     return np.concatenate(list(generator.blocks(variables, prompt, keys, request)), axis=1)
 
 
-def read_again(positions, count, context=0, prompt=PROMPT, **mixer):
+def read_again(positions, count, context=0, prompt=PROMPT, **more):
     """The likeliest token after all that was written, or after what the context keeps, again and again."""
-    model, variables, _ = made(positions, **mixer)
+    model, variables, _ = made(positions, **more)
     length = min(len(prompt) + count, context or len(prompt) + count)
     drawn = draw_positions(model, jax.random.key(0), 1, length)
     whole = jnp.arange(length)[None] if drawn is None else drawn
@@ -130,8 +131,11 @@ def test_a_score_with_room_for_few_keys_writes_within_it_and_refuses_more():
     assert np.concatenate(list(write(9)), axis=1).shape == (1, 20)
 
 
-@pytest.mark.parametrize("mixer", ["retention", "delta", "convolution", "window"])
-def test_what_holds_a_state_writes_what_the_whole_text_read_again_would(mixer):
-    assert written("none", Request(20, False, 0, GREEDY), mixer=mixer).tolist() == [read_again("none", 20, mixer=mixer)]
-    one = written("none", Request(3, False, 0, GREEDY), mixer=mixer, prompt=PROMPT[:1])  # nothing is read before it
-    assert one.tolist() == [read_again("none", 3, mixer=mixer, prompt=PROMPT[:1])]
+HOLDING = [*({"mixer": name} for name in ("retention", "delta", "convolution", "window")), {"pattern": STREAMING}]
+
+
+@pytest.mark.parametrize("more", HOLDING, ids=lambda more: next(iter(more.values())))
+def test_what_holds_a_state_writes_what_the_whole_text_read_again_would(more):
+    assert written("none", Request(20, False, 0, GREEDY), **more).tolist() == [read_again("none", 20, **more)]
+    one = written("none", Request(3, False, 0, GREEDY), prompt=PROMPT[:1], **more)  # nothing is read before it
+    assert one.tolist() == [read_again("none", 3, prompt=PROMPT[:1], **more)]
