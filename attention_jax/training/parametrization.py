@@ -1,8 +1,8 @@
 """Parametrizations: a table of how initial values and rates of parameters change with a model's width.
 
-A line is a pattern of parameters' paths and two exponents of r = base width / width: of what multiplies a parameter when
-it is drawn, and its rate in every step. For Adam a factor in front of a parameter is the same as that factor in its
-initial value and in its rate (Yang et al. 2022, "Tensor Programs V", lemma J.1): so no model has multipliers.
+A line is a pattern of parameters' paths and two exponents of r = base width / width: of what multiplies a parameter
+when it is drawn, and its rate in every step. For Adam a factor in front of a parameter is the same as that factor in
+its initial value and in its rate (Yang et al. 2022, "Tensor Programs V", lemma J.1): so no model has multipliers.
 """
 
 import re
@@ -39,7 +39,7 @@ MUP: Lines = (
 TIED: Lines = (Line(r"^last_norm/", 1 / 2, 1 / 2),)
 
 PARAMETRIZATIONS: dict[str, Lines] = {"standard": (), "mup": MUP}
-ELEMENTWISE = ("adam", "adamw", "lion")  # optimizers whose steps are as long whatever the gradient's scale
+ELEMENTWISE = ("adam", "adamw", "lion")  # optimizers whose steps are as long however large the gradient is
 
 
 def lines_of(name: str, ratio: float, is_tied: bool) -> Lines:

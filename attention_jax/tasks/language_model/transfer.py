@@ -13,6 +13,7 @@ from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.extrapolation import length_curves
 from attention_jax.reports.figures import Figure, Line
 from attention_jax.reports.page import Estimate, Table
+from attention_jax.tasks.language_model.scaling import STANDARD
 
 Losses = dict[str, dict[int, dict[float, dict[int, float]]]]  # parametrization → width → rate → seed → nats
 NOTE = (
@@ -25,10 +26,11 @@ NOTE = (
 def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, palette: Mapping[str, str]) -> Conclusion:
     """Best rates by width, and what the smallest width's costs the others; nothing of a sweep over other things."""
     del config, palette
-    losses = _gathered(cells)
+    losses, kept = _gathered(cells), sum(len(cell.result["seeds"]) for cell in cells)
     widths = {width for found in losses.values() for width in found}
     rates = {rate for found in losses.values() for by_rate in found.values() for rate in by_rate}
-    if len(widths) < 2 or len(rates) < 2:
+    told = sum(len(seeds) for found in losses.values() for by_rate in found.values() for seeds in by_rate.values())
+    if len(widths) < 2 or len(rates) < 2 or told < kept:  # fewer where cells differ in something else too
         return Conclusion({}, [], [])
     found = {name: transferred(by_width) for name, by_width in losses.items()}
     return Conclusion({"transfer": found}, [_figure(losses, folder)], [_table(found)])
@@ -46,12 +48,12 @@ def transferred(by_width: Mapping[int, Mapping[float, Mapping[int, float]]]) -> 
     for width, by_rate in sorted(by_width.items()):
         best = _best(by_rate)
         seeds = sorted(by_rate[best])
-        lost = [by_rate[first].get(seed, math.inf) - by_rate[best][seed] for seed in seeds]
+        lost = [by_rate.get(first, {}).get(seed, math.inf) - by_rate[best][seed] for seed in seeds]
         steps = [own[width][seed] - own[narrowest][seed] for seed in seeds if seed in own[narrowest]]
         found[str(width)] = {
             "best": best,
             "loss": mean_interval([by_rate[best][seed] for seed in seeds]),
-            "steps": mean_interval(steps),
+            "steps": mean_interval(steps) if steps else (math.nan,) * 3,
             "lost": mean_interval(lost) if np.isfinite(lost).all() else (math.nan,) * 3,
         }
     return found
@@ -72,7 +74,8 @@ def _gathered(cells: Sequence[FinishedCell]) -> Losses:
     losses: Losses = {}
     for cell in cells:
         model, rate = cell.config.model, cell.config.optimizer.learning_rate
-        of_rate = losses.setdefault(model.parametrization, {}).setdefault(model.width, {}).setdefault(rate, {})
+        of_name = losses.setdefault(model.get("parametrization", STANDARD), {})
+        of_rate = of_name.setdefault(model.width, {}).setdefault(rate, {})
         for seed, member in zip(cell.result["seeds"], cell.result["members"], strict=True):
             of_rate[seed] = math.inf if cell.result["status"] == "diverged" else member["validation"]["loss"]
     return losses
@@ -80,7 +83,7 @@ def _gathered(cells: Sequence[FinishedCell]) -> Losses:
 
 def _figure(losses: Losses, folder: Path) -> Figure:
     panels = {
-        name: {f"width {width}": _line(by_rate) for width, by_rate in sorted(by_width.items())}
+        name: {f"width {width}": line for width, rates in sorted(by_width.items()) if (line := _line(rates))}
         for name, by_width in losses.items()
     }
     caption = "Validation loss by learning rate, a line a width: means over seeds in their 95% intervals."
@@ -95,11 +98,11 @@ def _figure(losses: Losses, folder: Path) -> Figure:
     )
 
 
-def _line(by_rate: Mapping[float, Mapping[int, float]]) -> Line:
-    """Rates that no seed diverged at, with means and intervals."""
+def _line(by_rate: Mapping[float, Mapping[int, float]]) -> Line | None:
+    """Rates that no seed diverged at, with means and intervals; None where every rate has one."""
     kept = [rate for rate in sorted(by_rate) if np.isfinite([*by_rate[rate].values()]).all()]
     means = [mean_interval([*by_rate[rate].values()]) for rate in kept]
-    return (kept, *map(list, zip(*means, strict=True)))  # type: ignore[return-value]
+    return (kept, *map(list, zip(*means, strict=True))) if kept else None  # type: ignore[return-value]
 
 
 def _table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:

@@ -24,7 +24,7 @@ def test_the_best_rate_moves_by_the_distance_of_the_minima_and_its_transfer_cost
 
 
 def test_a_rate_at_which_a_seed_diverged_is_nobodys_best_and_its_loss_is_no_number():
-    losses = {8: LOSSES[8], 32: {**LOSSES[32], 2.0**-4: {seed: math.inf for seed in range(3)}}}
+    losses = {8: LOSSES[8], 32: {**LOSSES[32], 2.0**-4: dict.fromkeys(range(3), math.inf)}}
     found = transferred(losses)["32"]
     assert found["best"] == 2.0**-6
     assert all(map(math.isnan, found["lost"]))
