@@ -40,6 +40,8 @@ TRANSFORMER = {
     "backend": "auto",  # reference, chunked, cudnn, splash, …, or the first that can: cudnn/splash/auto
     "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
     "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products
+    "parametrization": "standard",  # mup: one learning rate for every width
+    "base_width": 128,  # at which mup is standard
 }
 
 MODELS: dict[str, dict] = {

@@ -22,6 +22,7 @@ from attention_jax.tasks.language_model.opened import OpenedLanguageModel
 from attention_jax.tasks.language_model.session import Session
 from attention_jax.tasks.language_model.stream import OPENERS, evaluate_file, identify
 from attention_jax.tasks.language_model.training import task_of
+from attention_jax.tasks.language_model.transfer import conclude
 from attention_jax.training.description import Description
 
 EVALUATED = ("length", "stride", "batch", "tokens", "positions")  # keys of `config.evaluate`
@@ -124,5 +125,6 @@ EXPERIMENT = Experiment(
     identify=lambda config: identify(config.data),
     opened=OpenedLanguageModel,
     flops=lambda session: session.cost["flops"],
+    conclude=conclude,
     compared_by=("validation.perplexity_per_word", "validation.bits_per_byte"),
 )

@@ -52,7 +52,8 @@ def timetable_of(config: ConfigDict) -> Timetable:
 def trainer_of(config: ConfigDict, task: Task, how: str) -> Trainer:
     """What trains a task as a config says; `how` is a key of `POPULATIONS`."""
     mesh = config.mesh.to_dict()
-    return trainer(task, timetable_of(config), rule_of(config.optimizer), stepping_of(config.train), how, mesh)
+    rule = rule_of(config.optimizer)._replace(lines=task.lines)
+    return trainer(task, timetable_of(config), rule, stepping_of(config.train), how, mesh)
 
 
 def hyper_of(config: ConfigDict, seed: int) -> dict[str, Any]:

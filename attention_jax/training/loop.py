@@ -21,6 +21,7 @@ from attention_jax.training.compiling import Inspect, Rehearsals, unseen
 from attention_jax.training.feeding import Batches, Feed, require_same_rows, shapes_of_step
 from attention_jax.training.optimizer import Rule
 from attention_jax.training.pace import Pace
+from attention_jax.training.parametrization import Lines
 from attention_jax.training.peaks import peak_of_all
 from attention_jax.training.placement import BY_SIZE, MESH, Placement, mesh_of_state, place, whole
 from attention_jax.training.population import POPULATIONS, Population
@@ -42,6 +43,7 @@ class Task(NamedTuple):
     evaluate: Callable[[Variables], dict[str, float]]
     vocabulary: str = ""  # identifies the vocabulary that variables are trained with
     placement: Placement = BY_SIZE
+    lines: Lines = ()  # of a parametrization
     flops: Callable[[Any], float] | None = None  # the shapes of a step's batch → the model's FLOPs
     ahead: Callable[[int, int], Sequence[Batches]] | None = None  # (step, stop) → one for each shape, as first needed
     rehearsed: Callable[[Variables], Iterable[tuple]] | None = None  # shapes of variables → (function, its arguments)

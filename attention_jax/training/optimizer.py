@@ -16,13 +16,15 @@ from jaxtyping import Array, Float
 from attention_jax.ops.schedules import DECAYING as DECAYING  # with the schedules, for who checks a config
 from attention_jax.ops.schedules import SCHEDULES
 from attention_jax.ops.stacking import STACKS, layer_axes
+from attention_jax.training.parametrization import Lines, line_of
 
 
 class Rule(NamedTuple):
-    """Which optimizer and which schedule: the static part of an update."""
+    """Which optimizer and which schedule, and whose rates are others: the static part of an update."""
 
     optimizer: str  # a key of OPTIMIZERS
     schedule: str  # a key of SCHEDULES
+    lines: Lines = ()  # of a parametrization: what multiplies the rates of parameters
 
 
 class Range(NamedTuple):
@@ -219,7 +221,8 @@ def update(
     """New parameters, new moments, and the norms of gradient (before clipping) and change, and the rate used.
 
     θ ← θ − η_t (d(g · min(1, c / ‖g‖)) + λ θ) (Pascanu et al. 2013, alg. 1; Loshchilov & Hutter 2019, alg. 2), d being
-    the optimizer's direction. Weight decay λ acts on matrices, not on biases and gains.
+    the optimizer's direction, times what a parametrization says. Weight decay λ acts on matrices, not on biases and
+    gains.
     """
     moments, exact = _exact(moments, params)
     gradients = _float32(gradients)
@@ -231,6 +234,8 @@ def update(
 
     def apply(path, param, change):
         decay = hyper["weight_decay"] * param if param.ndim - layer_axes(path) > 1 else 0
+        if line := line_of(path, rule.lines):
+            change = line.rate * change
         return (param - rate * (change + decay)).astype(param.dtype)
 
     new = jax.tree_util.tree_map_with_path(apply, exact, direction)

@@ -6,7 +6,7 @@ import pytest
 from attention_jax.errors import UserError
 from attention_jax.runs.config import flatten
 from attention_jax.training.hyper import OWN, UNSET, dynamic_keys, rule_of, settled, traced
-from attention_jax.training.optimizer import OPTIMIZERS
+from attention_jax.training.optimizer import OPTIMIZERS, Rule
 from configs import nmt, positional_encoding
 
 
@@ -20,7 +20,7 @@ def test_an_optimizer_has_its_own_defaults_and_no_number_of_another(name):
     own = {key: number.default for key, number in OPTIMIZERS[name].numbers.items()}
     assert {key: value for key, value in found.items() if key in UNSET} == own
     assert set(found) - set(UNSET) == set(nmt.OPTIMIZER) - set(UNSET)
-    assert rule_of(found) == (name, "cosine")
+    assert rule_of(found) == Rule(name, "cosine")
 
 
 def test_what_is_set_is_kept_and_settling_again_changes_nothing():

@@ -16,6 +16,7 @@ from attention_jax.ops.statistics import Statistics
 from attention_jax.tasks.sections import of_section, tell_once, types_of
 from attention_jax.training.state import Variables
 
+WIDTHS = ("parametrization", "base_width")  # of `config.model`: how it is drawn and learnt, not what it computes
 POSITIONS = 999  # folded into a step's key to draw positions
 
 
@@ -51,7 +52,8 @@ def build(
 
     Raises UserError for values that do not fit.
     """
-    fields = {"vocabulary": vocabulary, **config.model.to_dict(), **types_of(config)}
+    section = {name: value for name, value in config.model.to_dict().items() if name not in WIDTHS}
+    fields = {"vocabulary": vocabulary, **section, **types_of(config)}
     mask = jax.eval_shape(lambda: _mask_of(length, has_segments, is_padded))
     with of_section("config.model"):
         return LanguageModel.of(**with_backend(fields, length, [mask], tell_once))

@@ -18,12 +18,14 @@ from attention_jax.models.placement import LAYERS
 from attention_jax.tasks.language_model.generating import Generator
 from attention_jax.tasks.language_model.measuring import Total, total_of
 from attention_jax.tasks.language_model.model import build, init, loss, statistics_of
+from attention_jax.tasks.language_model.scaling import lines_of_config, scaled_init
 from attention_jax.tasks.language_model.source import Measure, Opener, Source
 from attention_jax.tasks.sections import of_section
 from attention_jax.training.cost import flops
 from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.feeding import shapes_of
 from attention_jax.training.hyper import rule_of
+from attention_jax.training.parametrization import Lines
 from attention_jax.training.placement import Placement
 from attention_jax.training.saved import Init, best_variables
 from attention_jax.training.state import Variables
@@ -90,12 +92,17 @@ class Session:
 
     def check(self) -> None:
         """Raise UserError for values that do not fit one another."""
-        _ = self.evaluated_model
+        _ = self.evaluated_model, self.lines
 
     @property
     def init(self) -> Init:
         """key → fresh variables. The model is made here, outside of any trace, because a trace's values end with it."""
-        return functools.partial(init, self.model)
+        return functools.partial(scaled_init, self.model, self.lines)
+
+    @functools.cached_property
+    def lines(self) -> Lines:
+        """How initial values and rates change with the width. Raises UserError where that is not known."""
+        return lines_of_config(self.config, self.model)
 
     @property
     def placement(self) -> Placement:

@@ -24,6 +24,7 @@ def task_of(session: Session) -> Task:
         evaluate=evaluate,
         vocabulary=session.source.tokenizer_digest,
         placement=session.placement,
+        lines=session.lines,
         flops=session.model_flops,
         inspect=functools.partial(require_mark, session.model.backend),
     )

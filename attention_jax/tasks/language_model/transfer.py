@@ -1,0 +1,115 @@
+"""Does the best learning rate of a narrow model serve a wide one? The answer of a sweep over rates and widths."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.reports.conclusion import Conclusion, FinishedCell
+from attention_jax.reports.extrapolation import length_curves
+from attention_jax.reports.figures import Figure, Line
+from attention_jax.reports.page import Estimate, Table
+from attention_jax.tasks.language_model.scaling import STANDARD
+
+Losses = dict[str, dict[int, dict[float, dict[int, float]]]]  # parametrization → width → rate → seed → nats
+NOTE = (
+    "Best: the rate with the least mean validation loss. Steps: by how many rates of the grid each seed's best lies "
+    "above its best at the smallest width. Lost: the loss at the smallest width's best rate less that at the width's "
+    "own, which the same seeds chose; it is not a number where that rate diverged."
+)
+
+
+def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, palette: Mapping[str, str]) -> Conclusion:
+    """Best rates by width, and what the smallest width's costs the others; nothing of a sweep over other things."""
+    del config, palette
+    losses, kept = _gathered(cells), sum(len(cell.result["seeds"]) for cell in cells)
+    widths = {width for found in losses.values() for width in found}
+    rates = {rate for found in losses.values() for by_rate in found.values() for rate in by_rate}
+    told = sum(len(seeds) for found in losses.values() for by_rate in found.values() for seeds in by_rate.values())
+    if len(widths) < 2 or len(rates) < 2 or told < kept:  # fewer where cells differ in something else too
+        return Conclusion({}, [], [])
+    found = {name: transferred(by_width) for name, by_width in losses.items()}
+    return Conclusion({"transfer": found}, [_figure(losses, folder)], [_table(found)])
+
+
+def transferred(by_width: Mapping[int, Mapping[float, Mapping[int, float]]]) -> dict[str, dict[str, Any]]:
+    """By width: the `best` rate, its `loss`, the `steps` that the best moved, and what is `lost` by the narrowest's.
+
+    A rate at which a seed diverged, which has infinite loss, is nobody's best.
+    """
+    narrowest = min(by_width)
+    first = _best(by_width[narrowest])
+    own = {width: _best_of_seeds(by_rate) for width, by_rate in by_width.items()}
+    found = {}
+    for width, by_rate in sorted(by_width.items()):
+        best = _best(by_rate)
+        seeds = sorted(by_rate[best])
+        lost = [by_rate.get(first, {}).get(seed, math.inf) - by_rate[best][seed] for seed in seeds]
+        steps = [own[width][seed] - own[narrowest][seed] for seed in seeds if seed in own[narrowest]]
+        found[str(width)] = {
+            "best": best,
+            "loss": mean_interval([by_rate[best][seed] for seed in seeds]),
+            "steps": mean_interval(steps) if steps else (math.nan,) * 3,
+            "lost": mean_interval(lost) if np.isfinite(lost).all() else (math.nan,) * 3,
+        }
+    return found
+
+
+def _best(by_rate: Mapping[float, Mapping[int, float]]) -> float:
+    return min(by_rate, key=lambda rate: float(np.mean([*by_rate[rate].values()])))
+
+
+def _best_of_seeds(by_rate: Mapping[float, Mapping[int, float]]) -> dict[int, int]:
+    """The index of each seed's best rate in the grid."""
+    rates = sorted(by_rate)
+    seeds = sorted({seed for found in by_rate.values() for seed in found})
+    return {seed: int(np.argmin([by_rate[rate].get(seed, math.inf) for rate in rates])) for seed in seeds}
+
+
+def _gathered(cells: Sequence[FinishedCell]) -> Losses:
+    losses: Losses = {}
+    for cell in cells:
+        model, rate = cell.config.model, cell.config.optimizer.learning_rate
+        of_name = losses.setdefault(model.get("parametrization", STANDARD), {})
+        of_rate = of_name.setdefault(model.width, {}).setdefault(rate, {})
+        for seed, member in zip(cell.result["seeds"], cell.result["members"], strict=True):
+            of_rate[seed] = math.inf if cell.result["status"] == "diverged" else member["validation"]["loss"]
+    return losses
+
+
+def _figure(losses: Losses, folder: Path) -> Figure:
+    panels = {
+        name: {f"width {width}": line for width, rates in sorted(by_width.items()) if (line := _line(rates))}
+        for name, by_width in losses.items()
+    }
+    caption = "Validation loss by learning rate, a line a width: means over seeds in their 95% intervals."
+    return length_curves(
+        panels,
+        None,
+        folder / "transfer.png",
+        xlabel="learning rate",
+        ylabel="nats per token",
+        log_x=True,
+        caption=caption,
+    )
+
+
+def _line(by_rate: Mapping[float, Mapping[int, float]]) -> Line | None:
+    """Rates that no seed diverged at, with means and intervals; None where every rate has one."""
+    kept = [rate for rate in sorted(by_rate) if np.isfinite([*by_rate[rate].values()]).all()]
+    means = [mean_interval([*by_rate[rate].values()]) for rate in kept]
+    return (kept, *map(list, zip(*means, strict=True))) if kept else None  # type: ignore[return-value]
+
+
+def _table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
+    rows = [
+        (name, int(width), row["best"], *(Estimate(*row[key]) for key in ("loss", "steps", "lost")))
+        for name, by_width in found.items()
+        for width, row in by_width.items()
+    ]
+    columns = ("parametrization", "width", "best rate", "its loss (nats)", "steps moved", "lost by transfer (nats)")
+    return Table("Best learning rates by width", columns, rows, NOTE)

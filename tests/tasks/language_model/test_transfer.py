@@ -1,0 +1,35 @@
+"""What is lost by the rate of another width, on losses that are known."""
+
+import math
+
+import pytest
+
+from attention_jax.tasks.language_model.transfer import transferred
+
+# Parabolas in the logarithm of the rate: of width 8 with the least loss at 2⁻⁴, of width 32 at 2⁻⁶.
+RATES = [2.0**-power for power in range(8)]
+LOSSES = {
+    width: {rate: {seed: (math.log2(rate) + best) ** 2 + 0.25 * seed for seed in range(3)} for rate in RATES}
+    for width, best in ((32, 6), (8, 4))
+}
+
+
+def test_the_best_rate_moves_by_the_distance_of_the_minima_and_its_transfer_costs_the_square():
+    found = transferred(LOSSES)
+    assert [found[width]["best"] for width in ("8", "32")] == [2.0**-4, 2.0**-6]
+    assert found["8"]["steps"] == found["8"]["lost"] == (0, 0, 0)
+    assert found["32"]["steps"] == (-2, -2, -2)
+    assert found["32"]["lost"] == pytest.approx((4, 4, 4))
+    assert found["32"]["loss"][0] == pytest.approx(0.25)
+
+
+def test_a_rate_at_which_a_seed_diverged_is_nobodys_best_and_its_loss_is_no_number():
+    losses = {8: LOSSES[8], 32: {**LOSSES[32], 2.0**-4: dict.fromkeys(range(3), math.inf)}}
+    found = transferred(losses)["32"]
+    assert found["best"] == 2.0**-6
+    assert all(map(math.isnan, found["lost"]))
+
+
+def test_a_best_rate_is_of_seeds_that_all_have_a_loss():
+    losses = {8: LOSSES[8], 32: {**LOSSES[32], 2.0**-6: {0: -1.0, 1: math.inf, 2: -1.0}}}
+    assert transferred(losses)["32"]["best"] in (2.0**-5, 2.0**-7)
