@@ -40,6 +40,10 @@ TRANSFORMER = {
     "backend": "auto",  # reference, chunked, cudnn, splash, …, or the first that can: cudnn/splash/auto
     "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
     "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products
+}
+
+# How a model is drawn and learnt, beside what it computes.
+PARAMETRIZATION = {
     "parametrization": "standard",  # mup: one learning rate for every width
     "base_width": 128,  # at which mup is standard
 }
@@ -190,7 +194,7 @@ def get_config(variant="cpu,characters"):
         {
             "experiment": "language_model",
             "seeds": (0,),
-            "model": MODELS[model] | recipe.get("model", {}),
+            "model": MODELS[model] | PARAMETRIZATION | recipe.get("model", {}),
             **chosen,
             "generate": GENERATE | {"context": chosen["data"]["length"]},  # beyond what it saw a model writes worse
             "statistics": STATISTICS,

@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 DEVICES = os.environ.get("ATTENTION_JAX_TEST_DEVICES", "2")
@@ -26,6 +27,18 @@ import pytest
 from support import DATA
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+MOST_MAPS = 30_000  # stretches of memory, of which a Linux process has 65,530 by default: every program takes some
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_for_programs():
+    """Programs of earlier tests make room: a process that can map no more memory crashes where it loads the next."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
 
 
 @pytest.fixture
