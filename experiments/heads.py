@@ -1,6 +1,7 @@
 """Heads of a finished run: what each is worth, what it looks at, and what it carries."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -114,6 +115,11 @@ def evaluate(session: Session, config: ConfigDict, run: Run) -> dict:
     return measure(session) | {"of_run": {"code": trained.get("code", {})}}
 
 
+def identify(config: ConfigDict) -> str:
+    """What tells the run from another in the same folder, or from itself with more seeds."""
+    return hashlib.sha256((run_of(config)[1] / "result.json").read_bytes()).hexdigest()
+
+
 def describe(config: ConfigDict) -> Description:
     """A step of the run's own training."""
     return open_session(config, Path()).description
@@ -197,7 +203,7 @@ EXPERIMENT = Experiment(
     figures=figures,
     tables=tables,
     check=check,
-    identify=lambda config: str(run_of(config)[1].resolve()),
+    identify=identify,
     steps=lambda config: 1,
     metric=lambda config: "spearman.all",
 )

@@ -49,7 +49,7 @@ def in_order(read: Read, train: int, validation: int, test: int, seed: int, take
     count = 0
     for pair in read():
         count += 1
-        if sentence_key(pair) in taken:
+        if taken and sentence_key(pair) in taken:
             yield "train" if left["train"] else REST, pair  # the split it would be in; the caller leaves it out
             continue
         name = next((name for name in left if left[name] > 0), REST)

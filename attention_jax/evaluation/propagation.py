@@ -38,7 +38,7 @@ def _placed(nodes: int, queries: slice, keys: slice, weights: np.ndarray) -> Lay
 
 
 def rollout(layers: Sequence[Layer]) -> Layer:
-    """A_L ⋯ A_2 A_1 (§3.1): how much of each node at the bottom is in each node at the top, were mixing linear."""
+    """A_L ⋯ A_2 A_1 (§3): how much of each node at the bottom is in each node at the top, were mixing linear."""
     found = np.eye(len(layers[0]))
     for layer in layers:
         found = layer @ found
@@ -48,7 +48,7 @@ def rollout(layers: Sequence[Layer]) -> Layer:
 def flow(
     layers: Sequence[Layer], tops: Sequence[int], bottoms: Sequence[int]
 ) -> Float[np.ndarray, "len(tops) len(bottoms)"]:
-    """The most that can flow from each of some nodes at the top to each at the bottom (§3.2).
+    """The most that can flow from each of some nodes at the top to each at the bottom (§3).
 
     Weights are the capacities of the edges between layers.
     """

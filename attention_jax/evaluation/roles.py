@@ -1,4 +1,4 @@
-"""What a head looks at: a relative position, the word that is translated, the rarest word (Voita et al. 2019, §4)."""
+"""What a head looks at: a relative position, the word that is translated, the rarest word (Voita et al. 2019, §5)."""
 
 from collections.abc import Sequence
 

@@ -1,9 +1,9 @@
 """What a model needs: FLOPs, whatever way they are computed, which MFU counts, and bytes of its cache.
 
 They are those of the matrix products of a forward and backward pass by the reference backend, without
-rematerialization, less the products of causal self-attention whose weight is 0, by causality or by a pattern (Chowdhery
-et al. 2022, app. B, which does not subtract them; Dao 2024, §4.1, which does). Mixers with a state are counted token by
-token: writing to the state, and reading it, not the pairs of a block.
+rematerialization, less the products of causal self-attention whose weight is 0, by causality, a pattern or a window
+(Chowdhery et al. 2022, app. B, which does not subtract them; Dao 2024, §4.1, which does). Mixers with a state are
+counted token by token: writing to the state, and reading it, not the pairs of a block.
 """
 
 import functools
@@ -18,19 +18,20 @@ from attention_jax import backends
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import Memory, Transformer
 from attention_jax.modules.linear import RULES
+from attention_jax.modules.mixers import is_window
 from attention_jax.modules.transformer import LayerSpec
 from attention_jax.ops import naming
-from attention_jax.ops.masking import as_rule, causal_mask
+from attention_jax.ops.masking import as_rule, causal_mask, combine, window_mask
 from attention_jax.ops.patterns import ALL, narrowed
 
 PASSES = 3  # a product of the forward pass has two of its size in the backward pass
-WITH_PRODUCT = ("dot", "scaled_dot", "bilinear", "cosine", "gaussian", "l2")  # scores that multiply queries and keys
+WITHOUT_PRODUCT = ("laplacian", "zero")  # scores that multiply nothing for a pair of a query and a key
 
 # What families multiply for each pair of a query and a key beside its features, once for scores and once for values.
 MORE: dict[str, Callable[[LayerSpec], int]] = {
     "talking": lambda spec: 2 * spec.heads**2,
     "differential": lambda spec: spec.width,
-    "selective": lambda spec: spec.width // spec.heads if _has_product(spec) else 0,
+    "selective": lambda spec: _scored(spec) // spec.heads,
 }
 
 
@@ -62,30 +63,37 @@ def in_sight(model: Any) -> Any:
 def beyond_causality(model: Any, rows: int, length: int) -> float:
     """The FLOPs of a step's products of queries and keys that they may not see, and of their weights and values.
 
-    A product of a layer is 2 · rows · width · T² forward, of which T(T + 1)/2 pairs are causal, fewer with a pattern;
-    families have more. It is 0 without causal layers.
+    A product of a layer is 2 · rows · width · T² forward, of which T(T + 1)/2 pairs are causal, fewer with a pattern or
+    a window; families have more. It is 0 without causal layers.
     """
     layers, spec = _causal_layers(model)
     if not layers:
         return 0.0
     more = MORE.get(naming.parse(spec.family)[0], lambda spec: 0)(spec)
-    features = (2 if _has_product(spec) else 1) * spec.width + more + spec.heads * spec.mixing.beside
-    return PASSES * layers * 2.0 * rows * features * _unseen(spec.pattern, length)
+    features = _scored(spec) + spec.width + more + spec.heads * spec.mixing.beside
+    reach = spec.reach if is_window(spec.mixer) else length
+    return PASSES * layers * 2.0 * rows * features * _unseen(spec.pattern, reach, length)
 
 
 @functools.cache
-def _unseen(pattern: str, length: int) -> int:
-    """How many pairs of a query and a key a causal layer with this pattern leaves out."""
-    if pattern == ALL:
+def _unseen(pattern: str, reach: int, length: int) -> int:
+    """How many pairs of a query and a key a causal layer with this pattern leaves out, or more than `reach` apart."""
+    if pattern == ALL and reach >= length:
         return length * (length - 1) // 2
-    (mask,), places = narrowed([causal_mask(length, length)], [pattern], length), jnp.arange(length)
+    near = combine(causal_mask(length, length), window_mask(length, length, reach))
+    (mask,), places = narrowed([near], [pattern], length), jnp.arange(length)
     mask = as_rule(mask, length, length)
     rows = (places[first : first + 256] for first in range(0, length, 256))
     return length**2 - sum(int(jnp.sum(mask.block(some, places))) for some in rows)
 
 
-def _has_product(spec: LayerSpec) -> bool:
-    return naming.parse(spec.score)[0] in WITH_PRODUCT
+def _scored(spec: LayerSpec) -> int:
+    """How many features all heads' scores multiply for a pair of a query and a key."""
+    name, options = naming.parse(spec.score)
+    if name in WITHOUT_PRODUCT:
+        return 0
+    hidden = options.get("hidden", 0)
+    return spec.heads * spec.of_self.of_family.parts * hidden if hidden else spec.width
 
 
 def _causal_layers(model: Any) -> tuple[int, Any]:

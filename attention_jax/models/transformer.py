@@ -96,6 +96,9 @@ class Transformer(Layered, kw_only=True):
                 f"encoder_family={self.encoder_family!r}: encoder_mixer={self.encoder_mixer!r} has no attention to "
                 f"read it. Set encoder_family={PLAIN_FAMILY!r}."
             )
+        if not attends(self.layer.mixer):
+            because = f"mixer={self.layer.mixer!r} has no attention to read it"
+            self.layer.require_unset(("family",), because)
         self._check_patterns()
         for kind in KINDS:
             self._spec(kind).check()

@@ -1,6 +1,7 @@
 """Mixers with a state of fixed size: linear attention, retention, gated linear attention, the delta rule."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from attention_jax.ops.placing import over_features
 from attention_jax.ops.shapes import require_choice
 
 BLOCK = 16  # tokens whose pairs are computed at once; where features decay apart, at most
+MOST_RETAINED = int(MOST_DECAY / -math.log(1 - 2**-5))  # tokens of a block of retention, by the head that forgets most
 RANK = 16  # of the matrix that makes a token's decays (Yang et al. 2023, §4.4)
 SLOWNESS = 16  # a decay is σ(…)^(1/16), so that a state forgets slowly at first (the same)
 NO, BY_HEAD, BY_FEATURE = "no", "by_head", "by_feature"  # decays
@@ -71,7 +73,9 @@ def linear(features: str = "elu", count: int = 64, block: int = BLOCK) -> Rule:
 
 def retention(block: int = BLOCK) -> Rule:
     """Each head forgets at a rate of its own; norm and gate are after it (Sun et al. 2023, §2.2)."""
-    return Rule(lambda x: x, whole("block", block), decays=BY_HEAD, is_gated=True)
+    if whole("block", block) > MOST_RETAINED:
+        raise ValueError(f"block={block}: needs {MOST_RETAINED} or less, where float32 has what a block forgets.")
+    return Rule(lambda x: x, block, decays=BY_HEAD, is_gated=True)
 
 
 def gated_linear(block: int = BLOCK) -> Rule:

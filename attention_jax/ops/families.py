@@ -214,8 +214,9 @@ def contextual(
     `table` has e of the positions 0, 1, …; those further away are the last.
     """
     last = len(table) - 1
-    of_integers = jnp.einsum("...qd,pd->...qp", query, table.astype(query.dtype)) / math.sqrt(query.shape[-1])
-    of_integers = of_integers.astype(scores.dtype)
+    rounded = table.astype(query.dtype)
+    of_integers = jnp.einsum("...qd,pd->...qp", query, rounded, preferred_element_type=scores.dtype)
+    of_integers /= math.sqrt(query.shape[-1])
     positions = jnp.minimum(contextual_positions(scores, allowed), last)
     below = jax.lax.stop_gradient(jnp.floor(positions))
     index, share = below.astype(jnp.int32), positions - below

@@ -82,6 +82,16 @@ def test_a_run_that_has_no_heads_or_is_not_finished_is_refused_by_name(tmp_path)
     assert "unfinished': not finished. Go on with it: --mode=train --workdir=" in refusal(run=unfinished)
 
 
+def test_a_run_with_another_result_is_another_one_to_a_sweep(tmp_path):
+    config = configs.get_config()
+    config.run = stored(tmp_path / "run", "transformer_book,embedded")
+    identify = experiments.load("heads").identify
+    before = identify(config)
+    assert identify(config) == before
+    (tmp_path / "run" / "result.json").write_text('{"seeds": [0, 1]}')
+    assert identify(config) != before
+
+
 def test_what_needs_the_truth_of_the_grammar_is_refused_without_it(tmp_path):
     run = stored(tmp_path / "run", "transformer_book,tsv", data__path="pairs.txt")
     assert "patching needs the embedded corpus" in refusal(run=run)

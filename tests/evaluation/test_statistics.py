@@ -77,6 +77,9 @@ def test_the_interval_of_a_perplexity_is_made_on_the_logarithm_and_no_interval_l
     assert mean == pytest.approx(math.exp(losses.mean()))  # the perplexity of the mean loss
     assert metric_interval("validation.perplexity", [1.0, 1.1])[1] == 1
     assert metric_interval("test.bleu", [99.0, 100.0])[2] == 100
+    assert metric_interval("spearman.all", [0.6, 0.99])[1:] == (-1, 1)
+    assert metric_interval("heads.encoder.0.1.positional", [0.2, 0.9])[1:] == (0, 1)
+    assert metric_interval("roles.offsets.encoder.other", [2.0, 3.0])[1:] == (0, pytest.approx(8.853, abs=1e-3))
     assert metric_interval("of.another.experiment", [99.0, 100.0]) == mean_interval([99.0, 100.0])
 
 

@@ -121,6 +121,7 @@ def shapes(module):
         (translator, {"encoder_family": "selective"}, "encoder_family='selective': needs queries that come after"),
         (translator, {"cross_family": "forgetting"}, "cross_family='forgetting': needs queries that come after"),
         (translator, {"encoder_family": "talking", "encoder_mixer": "gru"}, "encoder_mixer='gru' has no attention"),
+        (translator, {"family": "talking", "mixer": "gru"}, "family='talking': mixer='gru' has no attention to read"),
     ],
 )
 def test_a_family_that_a_model_cannot_have_is_refused_by_its_key(build, changed, message):

@@ -68,7 +68,15 @@ def test_flops_are_those_of_the_formulas_and_training_costs_three_times_the_forw
 
 @pytest.mark.parametrize(
     ("family", "score"),
-    [*((family, "scaled_dot") for family in BUILDERS), ("plain", "l2"), ("selective", "laplacian")],
+    [
+        *((family, "scaled_dot") for family in BUILDERS),
+        ("plain", "l2"),
+        ("selective", "laplacian"),
+        ("plain", "additive"),
+        ("differential", "additive:hidden=5"),
+        ("selective", "concat:hidden=6"),
+        ("plain", "location"),
+    ],
 )
 def test_what_is_beyond_causality_is_of_every_product_that_grows_with_the_square_of_the_length(family, score):
     sizes = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 4, "feed_forward": 8, "backend": "reference"}
@@ -121,6 +129,13 @@ def test_what_a_pattern_forbids_is_not_counted_either():
     seen = sum(1 for q in range(length) for k in range(q + 1) if k < 2 or q - k < 9)
     narrow = language_model(pattern="streaming:sinks=2,window=9")
     assert beyond_causality(narrow, B, length) == by_pair * (length**2 - seen)
+
+
+def test_what_lies_outside_of_a_window_is_not_counted_either():
+    seen = sum(1 for q in range(S) for k in range(q + 1) if q - k <= 2)
+    by_pair = beyond_causality(language_model(), B, S) / (S * (S - 1) / 2)
+    assert beyond_causality(language_model(mixer="window", reach=2), B, S) == by_pair * (S**2 - seen)
+    assert beyond_causality(language_model(mixer="window", reach=S), B, S) == by_pair * S * (S - 1) / 2
 
 
 @pytest.mark.parametrize(

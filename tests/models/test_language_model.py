@@ -187,6 +187,13 @@ def test_a_state_is_as_large_for_any_text_and_only_attention_has_heads_to_edit(m
         module.apply(variables, TOKENS, edits={"decoder": Edit(jnp.ones((2, 2)))})
 
 
+@pytest.mark.parametrize(("mixer", "most"), [("retention", 2015), ("gated_linear", 16)])
+def test_a_block_that_would_forget_more_than_float32_has_is_refused(mixer, most):
+    LanguageModel.of(**SIZES | {"positions": "none", "mixer": f"{mixer}:block={most}"})
+    with pytest.raises(ValueError, match=f"block={most + 1}: needs {most} or less"):
+        LanguageModel.of(**SIZES | {"positions": "none", "mixer": f"{mixer}:block={most + 1}"})
+
+
 @pytest.mark.parametrize("mixer", ["window", "convolution"])
 def test_a_layer_reaches_as_far_as_it_says(mixer):
     module, variables = make("none", mixer=mixer, layers=1, reach=2)

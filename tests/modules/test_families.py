@@ -10,7 +10,7 @@ from support import drawn, sigmoid
 
 from attention_jax.modules.attention import AttentionSpec, Edit, MultiHeadAttention
 from attention_jax.modules.families import BUILDERS, make_family
-from attention_jax.ops import statistics
+from attention_jax.ops import families, statistics
 from attention_jax.ops.masking import causal_mask
 from attention_jax.ops.normalization import EPSILON
 from attention_jax.ops.statistics import Summary
@@ -217,6 +217,13 @@ def test_a_family_in_bfloat16_is_near_what_it_is_in_float32(family):
     expected = oracle_of_texts(family, exact, TEXTS)
     assert out.dtype == jnp.bfloat16
     assert np.abs(np.asarray(out, np.float64) - expected).mean() < 0.03 * np.abs(expected).max()
+
+
+def test_contextual_positions_in_bfloat16_are_scored_in_float32():
+    query, table = (jax.random.normal(jax.random.key(key), (1, 3, 8), jnp.bfloat16) for key in (0, 1))
+    found = families.contextual(jnp.zeros((1, 3, 3)), query, jnp.eye(3, dtype=bool)[None], table[0])
+    exact = np.asarray(query, np.float64) @ np.asarray(table[0], np.float64).T / np.sqrt(8)
+    np.testing.assert_allclose(found[0, 0, 0], (exact[0, 0, 0] + exact[0, 0, 1]) / 2, rtol=1e-6)
 
 
 def test_heads_that_begin_to_talk_say_what_they_would_alone():

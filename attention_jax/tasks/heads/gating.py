@@ -80,7 +80,8 @@ def estimates(loss: RowLoss, sizes: Sizes) -> Callable[[Variables, Batches], np.
     """A function of variables and batches: what the gradient says that each head is worth, in nats a target token.
 
     I_h = E_x |∂L(x) / ∂ξ_h| at gates ξ of 1, the mean over sentences (Michel et al. 2019, eq. 2); divided by a
-    sentence's mean number of tokens, as losses are.
+    sentence's mean number of tokens, as losses are. It is not divided by its layer's norm, as theirs is (§4.1), so that
+    heads of all layers and kinds compare.
     """
 
     def of_sentence(gates: Array, variables: Variables, row: Batch) -> Array:

@@ -64,6 +64,10 @@ class LanguageModelSession(Session):
             chosen = np.arange(first, min(first + AT_ONCE, len(rows.tokens)))
             yield chosen, {name: getattr(rows, name)[chosen] for name in ("tokens", "targets", "is_counted")}
 
+    @property
+    def measured_on(self) -> str:
+        return "validation split's windows"
+
     def bleu(self, seed: int, settings: Iterable[Edits]) -> list[float]:
         return []
 

@@ -47,9 +47,18 @@ def measure(session: Session) -> dict[str, Any]:
         of_seeds.append(numbers | {"heads": by_rank(rows, session.sizes)})
     result = over_seeds(of_seeds) | {"seeds": list(session.of_run.seeds)}
     if carried:
-        ends = [[low, high] for _, low, high in recovered_intervals(carried)]
-        result["ci95"] = _merged(result.get("ci95", {}), {"heads": by_rank({"recovered": ends[:heads]}, session.sizes)})
+        result["ci95"] = _merged(result.get("ci95", {}), carried_intervals(carried, session.sizes))
     return result
+
+
+def carried_intervals(of_seeds: Sequence[Carried], sizes: Sizes) -> dict[str, Any]:
+    """Intervals over seeds and couples of what heads carry, each by its rank, and all of a kind together."""
+    ends = [[low, high] for _, low, high in recovered_intervals(of_seeds)]
+    single, kinds = ends[: count(sizes)], ends[count(sizes) :]
+    return {
+        "heads": by_rank({"recovered": single}, sizes),
+        "patching": {"together": dict(zip(sizes, kinds, strict=True))},
+    }
 
 
 def removing(session: Session, seed: int, worth: Row) -> tuple[dict[str, Any], Rows]:

@@ -48,5 +48,5 @@ def write_page(session: Any, path: Path) -> None:
         )
         for kind in sizes
     ]
-    said = (f"The run's first seed; losses are those of its {session.config.split} split, {means[0]:.3f} as a whole.",)
+    said = (f"The run's first seed; losses are those of its {session.measured_on}, {means[0]:.3f} as a whole.",)
     write_whole(path, heads_page(portrait.title, portrait.written[0], kinds, said))

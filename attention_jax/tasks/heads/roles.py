@@ -10,7 +10,7 @@ from attention_jax.evaluation.roles import positional_share, rarest_share
 from attention_jax.tasks.heads.gating import Sizes
 from attention_jax.tasks.heads.session import Looks
 
-OFFSETS = {"previous": -1, "itself": 0, "next": 1}  # relative positions by name; all others are "elsewhere"
+OFFSETS = {"previous": -1, "itself": 0, "next": 1}  # relative positions by name; all others are "other"
 ROLES = {"positional": ("encoder", "decoder"), "rare": ("encoder",), "aligned": ("cross",)}  # whose heads can have them
 Maps = Sequence[Mapping[str, np.ndarray]]  # of texts, by kind: [layers, heads, queries, keys]
 
@@ -59,7 +59,7 @@ def count_roles(looks: Looks, thresholds: Mapping[str, float]) -> dict[str, Any]
     named = {kind: looks["offset"][kind][found] for kind, found in has["positional"].items()}
     counts["offsets"] = {
         kind: {name: float((offsets == at).sum()) for name, at in OFFSETS.items()}
-        | {"elsewhere": float((~np.isin(offsets, [*OFFSETS.values()])).sum())}
+        | {"other": float((~np.isin(offsets, [*OFFSETS.values()])).sum())}
         for kind, offsets in named.items()
     }
     return counts

@@ -50,6 +50,11 @@ class Session:
         """What heads are measured on ("split"), or put in order on ("ordering")."""
         raise NotImplementedError
 
+    @property
+    def measured_on(self) -> str:
+        """What of the run's data heads are measured on, in words."""
+        return f"{self.config.split} split"
+
     def bleu(self, seed: int, settings: Iterable[Edits]) -> list[float]:
         """BLEU of a seed's model, by its index, with each of some edits; nothing where nothing is translated."""
         raise NotImplementedError
