@@ -58,7 +58,7 @@ def get_config(variant="two_layers,repeated"):
         {
             "experiment": "induction",
             "seeds": (0, 1) if smaller else (0, 1, 2, 3, 4),
-            "model": MODEL | {"layers": DEPTHS[depth]},
+            "model": MODEL | LM["PARAMETRIZATION"] | {"layers": DEPTHS[depth]},
             "data": DATA[data] | smaller.get("data", {}),
             "optimizer": OPTIMIZER,
             "train": TRAIN | smaller.get("train", {}),

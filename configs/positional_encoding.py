@@ -50,6 +50,12 @@ MODEL = {
     "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products
 }
 
+# How a model is drawn and learnt, beside what it computes.
+PARAMETRIZATION = {
+    "parametrization": "standard",  # mup: one learning rate for every width
+    "base_width": 64,  # at which mup is standard
+}
+
 ALGORITHMIC = {
     "source": "algorithmic",
     "task": "copy",  # reverse, sort, last_occurrence, addition, addition_reversed, parity, modular_sum, dyck
@@ -137,7 +143,7 @@ def get_config(variant="core"):
     if variant not in VARIANTS:
         raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}, translation")
     data = TEXT if variant == "text" else ALGORITHMIC
-    sections = {"model": MODEL, "data": data, "optimizer": OPTIMIZER, "train": TRAIN}
+    sections = {"model": MODEL | PARAMETRIZATION, "data": data, "optimizer": OPTIMIZER, "train": TRAIN}
     if variant == "text":
         sections["generate"] = runpy.run_path(str(LANGUAGE_MODEL))["GENERATE"] | {"context": data["length"]}
     return ConfigDict(

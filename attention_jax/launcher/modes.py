@@ -347,5 +347,6 @@ def _print_result(run: Run) -> None:
     for name in (name for name in result if name in shown):
         put(f"{name:<{width}}  {shown[name]}")
     put()
-    for path in (*sorted((run.path / "figures").glob("*.png")), run.path / "report.html", run.path / "result.json"):
+    figures, pages = sorted((run.path / "figures").glob("*.png")), sorted(run.path.glob("*.html"))
+    for path in (*figures, *pages, run.path / "result.json"):
         put(path)

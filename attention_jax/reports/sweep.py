@@ -32,7 +32,8 @@ BY_SENTENCES = (
 )
 BY_SEEDS = (
     "Intervals are over seeds, those of differences over the seeds that both have. p-values against the baseline: "
-    "paired t and exact sign flips over seeds; Holm's correction is of the former."
+    "paired t and exact sign flips over seeds; Holm's correction is of the former. Each interval is of 95% by "
+    "itself: one that leaves out 0 may have a corrected p-value above .05."
 )
 RATIOS = (
     "A ratio is a setting's value divided by the baseline's, the geometric mean over seeds: below ×1 is less. Its "

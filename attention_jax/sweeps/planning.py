@@ -3,14 +3,16 @@
 import contextlib
 import dataclasses
 import functools
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
+from tqdm import tqdm
 
 from attention_jax.errors import UserError
 from attention_jax.runs.code import Code
@@ -34,10 +36,10 @@ from attention_jax.sweeps.folder import (
     without_seeds,
 )
 from attention_jax.sweeps.matching import MEASURES, matched
-from attention_jax.sweeps.plan import LOOP, VMAP, extend, only, read_plan, require_dynamic
+from attention_jax.sweeps.plan import LOOP, VMAP, Program, extend, only, read_plan, require_dynamic
 from attention_jax.sweeps.plan import to_json as plan_to_json
 from attention_jax.sweeps.settings import without_settings
-from attention_jax.training.cost import cost
+from attention_jax.training.cost import memory
 from attention_jax.training.hyper import dynamic_keys
 from attention_jax.training.placement import mesh_of_state
 from attention_jax.training.step import train_steps
@@ -130,7 +132,7 @@ def describe_plan(sweep: Sweep) -> str:
     from tabulate import tabulate
 
     rows, total = [], 0.0
-    for program in sweep.plan.programs:
+    for program in _shown(sweep.plan.programs):
         names = [name for wave in program.waves for name in wave]
         missing = [name for name in names if not sweep.is_done(name)]
         seconds, size = (
@@ -153,6 +155,11 @@ def describe_plan(sweep: Sweep) -> str:
         )
     table = tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
     return f"{table}\n\n{len(sweep.plan.cells)} cells; about {total / 60:,.1f} minutes of training left, one at a time"
+
+
+def _shown(programs: Sequence[Program]) -> Iterable[Program]:
+    """The programs behind a bar: a step of each that has cells left is compiled and timed."""
+    return tqdm(programs, "a step of each program", unit="program", dynamic_ncols=True, file=sys.stderr)
 
 
 def _of_other_code(sweep: Sweep, cells: Sequence[Cell]) -> list[Cell]:
@@ -266,18 +273,18 @@ def _how(experiment: Experiment, config: ConfigDict, cell: ConfigDict, data: Pat
 def _room(experiment: Experiment, cell: ConfigDict, data: Path) -> int:
     """How many cells a device's memory takes side by side, with a fifth of it left free."""
     program, arguments = _one_call(experiment, cell, data)
-    needed = cost(program, *arguments).bytes * len(cell.seeds)
+    needed = memory(jax.jit(program).lower(*arguments).compile()) * len(cell.seeds)
     return max(int(0.8 * free_memory() / needed), 1)
 
 
 def _timed_step(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[float, int]:
     """Seconds of a member's step, once it is compiled, and the bytes that it needs."""
     program, arguments = _one_call(experiment, cell, data)
-    run = jax.jit(program)
+    run = jax.jit(program).lower(*arguments).compile()
     jax.block_until_ready(run(*arguments))
     started = time.perf_counter()
     jax.block_until_ready(run(*arguments))
-    return time.perf_counter() - started, cost(program, *arguments).bytes
+    return time.perf_counter() - started, memory(run)
 
 
 def _one_call(experiment: Experiment, cell: ConfigDict, data: Path) -> tuple[Callable, tuple]:

@@ -23,10 +23,15 @@ class Cost(NamedTuple):
 def cost(program: Callable, *arguments: Any) -> Cost:
     """The cost of `program(*arguments)`; arguments may be `jax.ShapeDtypeStruct`s."""
     compiled = jax.jit(program).lower(*arguments).compile()
-    memory: Any = compiled.memory_analysis()
-    used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
     found: Any = compiled.cost_analysis()
-    return Cost(flops(program, *arguments), found.get("flops", math.nan), used - memory.alias_size_in_bytes)
+    return Cost(flops(program, *arguments), found.get("flops", math.nan), memory(compiled))
+
+
+def memory(compiled: Any) -> int:
+    """The bytes that a compiled program needs at once."""
+    found = compiled.memory_analysis()
+    used = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    return used - found.alias_size_in_bytes
 
 
 def flops(program: Callable, *arguments: Any) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from tqdm import tqdm
 
 from attention_jax.evaluation.ranking import spearman
 from attention_jax.evaluation.statistics import over_seeds
@@ -29,7 +30,7 @@ def measure(session: Session) -> dict[str, Any]:
     parts, heads = session.config.parts, count(session.sizes)
     of_seeds: list[dict[str, Any]] = []
     carried: list[Carried] = []
-    for seed, variables in enumerate(session.variables):
+    for seed, variables in enumerate(tqdm(session.variables, "heads", unit="seed", dynamic_ncols=True)):
         worth = _worth(session, variables)
         order = ranked(worth, session.sizes)
         numbers, rows = removing(session, seed, worth) if "removing" in parts else ({}, {})

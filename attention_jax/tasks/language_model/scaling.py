@@ -17,11 +17,11 @@ STANDARD = "standard"
 
 
 def lines_of_config(config: ConfigDict, model: LanguageModel) -> Lines:
-    """The lines of `config.model.parametrization`; a section without the key is standard.
+    """The lines of `config.model.parametrization`; "standard" has none.
 
     Raises UserError for a name that does not exist, and where the lines do not hold for the model or its optimizer.
     """
-    name = config.model.get("parametrization", STANDARD)
+    name = config.model.parametrization
     if name not in PARAMETRIZATIONS:
         raise UserError(f"config.model.parametrization={name!r}: choose one of {', '.join(PARAMETRIZATIONS)}.")
     if name == STANDARD:

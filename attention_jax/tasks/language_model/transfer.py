@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.evaluation.statistics import mean_interval
+from attention_jax.evaluation.statistics import mean_interval, metric_interval
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.extrapolation import length_curves
 from attention_jax.reports.figures import Figure, Line
 from attention_jax.reports.page import Estimate, Table
-from attention_jax.tasks.language_model.scaling import STANDARD
 
 Losses = dict[str, dict[int, dict[float, dict[int, float]]]]  # parametrization → width → rate → seed → nats
+MEASURED = "validation.loss"
 NOTE = (
     "Best: the rate with the least mean validation loss. Steps: by how many rates of the grid each seed's best lies "
     "above its best at the smallest width. Lost: the loss at the smallest width's best rate less that at the width's "
@@ -33,7 +33,8 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     if len(widths) < 2 or len(rates) < 2 or told < kept:  # fewer where cells differ in something else too
         return Conclusion({}, [], [])
     found = {name: transferred(by_width) for name, by_width in losses.items()}
-    return Conclusion({"transfer": found}, [_figure(losses, folder)], [_table(found)])
+    said = tuple(_sentence(name, by_width) for name, by_width in found.items())
+    return Conclusion({"transfer": found}, [_figure(losses, folder)], [_table(found)], said=said)
 
 
 def transferred(by_width: Mapping[int, Mapping[float, Mapping[int, float]]]) -> dict[str, dict[str, Any]]:
@@ -52,11 +53,20 @@ def transferred(by_width: Mapping[int, Mapping[float, Mapping[int, float]]]) -> 
         steps = [own[width][seed] - own[narrowest][seed] for seed in seeds if seed in own[narrowest]]
         found[str(width)] = {
             "best": best,
-            "loss": mean_interval([by_rate[best][seed] for seed in seeds]),
+            "loss": metric_interval(MEASURED, [by_rate[best][seed] for seed in seeds]),
             "steps": mean_interval(steps) if steps else (math.nan,) * 3,
             "lost": mean_interval(lost) if np.isfinite(lost).all() else (math.nan,) * 3,
         }
     return found
+
+
+def _sentence(name: str, by_width: Mapping[str, Mapping[str, Any]]) -> str:
+    narrowest, *_, widest = by_width
+    steps, lost = (Estimate(*by_width[widest][key]) for key in ("steps", "lost"))
+    return (
+        f"{name}: from width {narrowest} to {widest} the best rate moves by {steps} steps of the grid; width {widest} "
+        f"loses {lost} nats at the rate that is best for {narrowest}."
+    )
 
 
 def _best(by_rate: Mapping[float, Mapping[int, float]]) -> float:
@@ -74,7 +84,7 @@ def _gathered(cells: Sequence[FinishedCell]) -> Losses:
     losses: Losses = {}
     for cell in cells:
         model, rate = cell.config.model, cell.config.optimizer.learning_rate
-        of_name = losses.setdefault(model.get("parametrization", STANDARD), {})
+        of_name = losses.setdefault(model.parametrization, {})
         of_rate = of_name.setdefault(model.width, {}).setdefault(rate, {})
         for seed, member in zip(cell.result["seeds"], cell.result["members"], strict=True):
             of_rate[seed] = math.inf if cell.result["status"] == "diverged" else member["validation"]["loss"]
@@ -101,7 +111,7 @@ def _figure(losses: Losses, folder: Path) -> Figure:
 def _line(by_rate: Mapping[float, Mapping[int, float]]) -> Line | None:
     """Rates that no seed diverged at, with means and intervals; None where every rate has one."""
     kept = [rate for rate in sorted(by_rate) if np.isfinite([*by_rate[rate].values()]).all()]
-    means = [mean_interval([*by_rate[rate].values()]) for rate in kept]
+    means = [metric_interval(MEASURED, [*by_rate[rate].values()]) for rate in kept]
     return (kept, *map(list, zip(*means, strict=True))) if kept else None  # type: ignore[return-value]
 
 
