@@ -10,12 +10,15 @@ import numpy as np
 from attention_jax.reports.figures import PALETTE, Figure, new_figure, save
 
 COLUMNS = 4
+MANY = 100_000  # sizes from which on their labels would overlap in full
 SPREAD = 2  # room below and above what was measured
 
 
 def growths(found: Sequence[Mapping[str, Any]], path: Path) -> Figure:
     """A panel a growth on logarithmic axes: what was measured, and a line with the expected exponent."""
-    rows = math.ceil(len(found) / COLUMNS)
+    from matplotlib.ticker import EngFormatter
+
+    rows, brief = math.ceil(len(found) / COLUMNS), EngFormatter(sep="")  # 10k, 1M
     figure, axes = new_figure(rows, COLUMNS, 3.0, 2.6)
     for axis, growth in zip(axes.flat, found, strict=False):
         sizes, values = (np.array(growth[name], float) for name in ("sizes", "values"))
@@ -24,7 +27,7 @@ def growths(found: Sequence[Mapping[str, Any]], path: Path) -> Figure:
         axis.loglog(sizes, line, linestyle="--", linewidth=1, color="grey", label="expected")
         axis.set_title("\n".join(growth["what"].split(": ")), fontsize=8)
         axis.set_xlabel(growth["of"])
-        axis.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
+        axis.set_xticks(sizes, [f"{size:,.0f}" if max(sizes) < MANY else brief(size) for size in sizes])
         axis.minorticks_off()
         axis.set_ylim(min(values) / SPREAD, max(values) * SPREAD)
         axis.grid(alpha=0.3)
