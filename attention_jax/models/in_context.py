@@ -46,7 +46,8 @@ class InContextRegressor(Layered, kw_only=True):
             ("cross_score", "cross_normalize", "cross_family"), "there is no attention to a source"
         )
         self.layer.require_unset(("pattern",), "a query here is answered from all pairs before it")
-        self._encoding()
+        if self._encoding().record.sample_positions:
+            raise ValueError(f"positions={self.positions!r}: only a language model draws positions at random.")
         super().__post_init__()
 
     def setup(self):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from attention_jax.reports.sweep import Answer, Setting, named
 MOST_CURVES = 8  # settings a panel
 MOST_ROWS = 64
 MOST_MAPS = 6
+TITLE = 32  # characters a line
 NAMED = 16  # settings whose names have room beside a figure
 SHAPES = "os^Dv"
 
@@ -164,7 +166,7 @@ def _maps(answer: Answer, path: Path) -> Figure:
     indices = [index for index in order if settings[index].attention is not None][:MOST_MAPS]
     found: list[Any] = [settings[index].attention for index in indices]
     maps = [
-        WordMap(one[""], list(one[".target"]), list(one[".source"]), named(answer, index))
+        WordMap(one[""], list(one[".target"]), list(one[".source"]), fill(named(answer, index), TITLE))
         for index, one in zip(indices, found, strict=True)
     ]
     caption = "Attention on one held-out pair of sentences, teacher forced, by setting (first seed)."

@@ -22,6 +22,7 @@ from attention_jax.sweeps.space import Overrides
 
 VARIANT = "variant"  # the one key of overrides that is not the config's: it chooses the config
 DIGITS = 12
+READ = ("data", "run", "runs")  # sections and keys of a config that name what is read: data, or finished runs
 
 
 class Cell(NamedTuple):
@@ -75,8 +76,8 @@ class _Base:
         return self.flat | {key: self._checked(key, value) for key, value in overrides.items() if key != VARIANT}
 
     def identity(self, config: Mapping[str, Any], identify: Callable[[ConfigDict], str]) -> str:
-        data = {key: value for key, value in config.items() if key.startswith("data.")}
-        if (known := repr(data)) not in self._identities:
+        read = {key: value for key, value in config.items() if key.partition(".")[0] in READ}
+        if (known := repr(read)) not in self._identities:
             self._identities[known] = identify(nested(config))
         return self._identities[known]
 

@@ -101,10 +101,13 @@ def _rungs(sweep: Sweep, study: Study, batch: Sequence[Overrides], first: int) -
 def _prune(study: Study, trials: Mapping[int, Sequence[str]], sweep: Sweep, names: Sequence[str], step: int) -> None:
     """Write the results of a batch's trials that the pruner drops at a rung; it is asked of each that came so far.
 
-    It judges by the means over seeds of `config.train.best_by`. Raises UserError where a cell failed before.
+    It judges by the means over seeds of `config.train.best_by`, with its sign changed where the objective is better the
+    other way. Raises UserError where a cell failed before.
     """
     del names  # of earlier batches too
     by, every = sweep.config.train.best_by, sweep.config.train.evaluate_every
+    objective = metric(objective_of(sweep.config, sweep.experiment))
+    sign = 1 if metric(by).more_is_better == objective.more_is_better else -1
     found = {name: _line(sweep, name, step, by) for cells in trials.values() for name in cells}
     require_ended(sweep, [name for name, line in found.items() if line is None])
     lines = {name: line for name, line in found.items() if line is not None}
@@ -112,7 +115,7 @@ def _prune(study: Study, trials: Mapping[int, Sequence[str]], sweep: Sweep, name
         if not lines.keys() >= {*cells}:
             continue  # dropped before, or diverged
         value = mean_of([lines[name][by] for name in cells])
-        if study.prunes(number, step // every, math.nan if value is None else value):
+        if study.prunes(number, step // every, math.nan if value is None else sign * value):
             for name in cells:
                 if not sweep.is_done(name):
                     drop_cell(sweep, name, step, lines[name])

@@ -55,6 +55,7 @@ def test_it_has_a_language_models_layers_between_two_linear_maps(made):
         ({"layers": 0}, r"^layers=0: needs 1 or more"),
         ({"heads": 3}, r"^heads=3: must divide width="),
         ({"positions": "compass"}, r"^positions='compass': choose one of"),
+        ({"positions": "randomized_sinusoidal"}, r"^positions='randomized_sinusoidal': only a language model draws"),
         (
             {"mixer": "gru", "positions": "none", "score": "dot"},
             r"^score='dot': .*mixer='gru' has no attention to read it",

@@ -58,6 +58,13 @@ def test_a_name_is_of_config_data_and_code_and_of_nothing_else():
     assert "sweep" not in without_settings(configure(""))
 
 
+def test_every_finished_run_that_cells_read_is_identified():
+    asked, base = [], ConfigDict(BASE | {"run": "runs/a"})
+    space = [{"run": run, "seeds": (seed,)} for run in ("runs/a", "runs/b") for seed in (0, 1)]
+    resolve(space, lambda variant: base, lambda config: asked.append(config.run) or config.run, lambda: "c" * 12)
+    assert asked == ["runs/a", "runs/b"]
+
+
 def test_a_cell_that_comes_twice_is_one():
     assert len(cells([{"model.layers": 2}, {"optimizer.dropout": 0.1}, {"model.layers": 3}])) == 2
 

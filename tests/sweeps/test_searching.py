@@ -117,9 +117,11 @@ def test_a_pruner_drops_the_worse_trials_and_what_diverged(pruner, more_is_bette
     assert study.prunes(8, 1, np.nan)
 
 
-def test_trials_that_are_pruned_end_at_their_rung_and_cannot_win(tmp_path, monkeypatch):
+@pytest.mark.parametrize("objective", ["validation.loss", "validation.chrf"])  # of which less, and more, is better
+def test_trials_that_are_pruned_end_at_their_rung_and_cannot_win(tmp_path, monkeypatch, objective):
     config = config_of(pruner="median", trials=12, batch=6, choosing_seeds=1, reporting_seeds=1).unlock()
     config.train = {"steps": 30, "evaluate_every": 10, "best_by": "validation.loss"}
+    config.sweep.metric = objective
     dropped, planned = [], []
 
     def train(sweep, rungs=None):
@@ -134,7 +136,11 @@ def test_trials_that_are_pruned_end_at_their_rung_and_cannot_win(tmp_path, monke
                 with open(sweep.cell(name) / "metrics.jsonl", "a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
                 if step == 30:
-                    ended = {"status": "finished", "seeds": [*own.seeds], "validation": {"loss": loss}}
+                    ended = {
+                        "status": "finished",
+                        "seeds": [*own.seeds],
+                        "validation": {"loss": loss, "chrf": 50 - loss},
+                    }
                     write_result(sweep.cell(name), ended)
             if rungs and step < 30:
                 rungs.drop(sweep, [], step)
@@ -147,7 +153,8 @@ def test_trials_that_are_pruned_end_at_their_rung_and_cannot_win(tmp_path, monke
     monkeypatch.setattr(searching, "drop_cell", drop)
     monkeypatch.setattr("searched.config_of", lambda **asked: config.lock())
     result = Searched().search(tmp_path)
-    values = [trial["value"] for trial in result["search"]["trials"]]
+    told = [trial["value"] for trial in result["search"]["trials"]]
+    values = [50 - found if found and objective == "validation.chrf" else found for found in told]
     assert None not in values[:6]  # a median of nothing drops nothing
     assert sum(found is None for found in values) == len(dropped) > 0
     assert all(step == 10 and loss > 10 * np.median(values[:6]) for step, loss in dropped)

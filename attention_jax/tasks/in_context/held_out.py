@@ -12,6 +12,7 @@ from attention_jax.tasks.in_context.drawing import drawn, prompts_of
 from attention_jax.tasks.regression.choosing import best_numbers, estimates, over_draws
 from attention_jax.tasks.regression.estimators import chosen
 
+HELD_OUT = 1_000_000  # folded into the key of held-out draws; no training step folds in so much
 CHOOSING = 1_000  # folded into a key for the draws on which estimators' numbers are chosen; more than there are pairs
 QUERIES = 8  # of each of those
 
@@ -27,7 +28,7 @@ class HeldOut(NamedTuple):
 @functools.lru_cache(maxsize=16)
 def held_out(data: FrozenConfigDict, evaluate: FrozenConfigDict, pairs: int) -> HeldOut:
     """`evaluate.examples` draws of so many pairs and a query, as `data` says; models of any size share them."""
-    estimators, key = chosen(evaluate.estimators), jax.random.key(evaluate.seed)
+    estimators, key = chosen(evaluate.estimators), jax.random.fold_in(jax.random.key(evaluate.seed), HELD_OUT)
     choosing = functools.partial(drawn, data, pairs=pairs, queries=QUERIES)
 
     @jax.jit

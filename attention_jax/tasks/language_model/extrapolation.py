@@ -59,7 +59,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     result = answer(scores, baseline)
     trained = {cell.config.data.length for cell in cells}
     beyond = gather(every, lambda member: OfSeed(member["curves"], _beyond(min(trained), member["curves"][lead])))
-    published = _published(config, beyond)
+    published = published_order(beyond) if config.data.source == "algorithmic" else {}
     tables = [_rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores)))]
     if f"area.{lead}" not in (config.sweep.metric or f"area.{lead}"):  # otherwise the sweep's own table has it
         title, height = f"{lead} {BEYOND}, by task", f"area of {lead}"
@@ -83,19 +83,20 @@ def _beyond(trained: int, curve: Mapping[str, float]) -> float:
     return area([int(length) for length in lengths], [curve[length] for length in lengths])
 
 
-def _published(config: ConfigDict, scores: Scores) -> dict[str, Any]:
+def published_order(scores: Scores) -> dict[str, Any]:
     """Ranks beyond the trained length among the encodings with published ranks, and Kendall's τ of the two orders.
 
     τ is over seeds. The published ranks are by whole outputs that are right, which models this small hardly write.
+    Nothing where there are fewer than three such encodings.
     """
     common = [name for name in PUBLISHED if name in scores]
-    if config.data.source != "algorithmic" or len(common) < 3:
+    if len(common) < 3:
         return {}
     settings = [measured for measured in measured_of(scores) if measured.setting in common]
     if not (ours := ranks(measures_of(scores)[0], settings)):
         return {}
     theirs = [PUBLISHED[name] for name in common]
-    taus = [kendall(of_seed, theirs) for of_seed in zip(*ours.values(), strict=True)]
+    taus = [kendall(of_seed, theirs) for of_seed in zip(*(ours[name] for name in common), strict=True)]
     return {
         "mrr": {name: {**interval(ours[name], "mrr"), "published": PUBLISHED[name]} for name in common},
         "kendall_tau": interval(taus, "kendall_tau"),

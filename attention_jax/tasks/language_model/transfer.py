@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.evaluation.statistics import mean_interval, metric_interval
+from attention_jax.evaluation.statistics import metric_interval
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.extrapolation import length_curves
 from attention_jax.reports.figures import Figure, Line
@@ -44,20 +44,26 @@ def transferred(by_width: Mapping[int, Mapping[float, Mapping[int, float]]]) -> 
     """
     narrowest = min(by_width)
     first = _best(by_width[narrowest])
-    own = {width: _best_of_seeds(by_rate) for width, by_rate in by_width.items()}
+    grid = sorted({rate for by_rate in by_width.values() for rate in by_rate})
+    own = {width: _best_of_seeds(by_rate, grid) for width, by_rate in by_width.items()}
     found = {}
     for width, by_rate in sorted(by_width.items()):
         best = _best(by_rate)
         seeds = sorted(by_rate[best])
         lost = [by_rate.get(first, {}).get(seed, math.inf) - by_rate[best][seed] for seed in seeds]
-        steps = [own[width][seed] - own[narrowest][seed] for seed in seeds if seed in own[narrowest]]
+        both = [seed for seed in seeds if seed in own[narrowest] and seed in own[width]]
         found[str(width)] = {
             "best": best,
-            "loss": metric_interval(MEASURED, [by_rate[best][seed] for seed in seeds]),
-            "steps": mean_interval(steps) if steps else (math.nan,) * 3,
-            "lost": mean_interval(lost) if np.isfinite(lost).all() else (math.nan,) * 3,
+            "loss": _known(MEASURED, [by_rate[best][seed] for seed in seeds]),
+            "steps": _known("steps", [own[width][seed] - own[narrowest][seed] for seed in both]),
+            "lost": _known("lost", lost),
         }
     return found
+
+
+def _known(name: str, values: Sequence[float]) -> tuple[float, float, float]:
+    """The mean and interval; NaN where there is no value, or one that is not finite."""
+    return metric_interval(name, values) if values and np.isfinite(values).all() else (math.nan,) * 3
 
 
 def _sentence(name: str, by_width: Mapping[str, Mapping[str, Any]]) -> str:
@@ -73,11 +79,11 @@ def _best(by_rate: Mapping[float, Mapping[int, float]]) -> float:
     return min(by_rate, key=lambda rate: float(np.mean([*by_rate[rate].values()])))
 
 
-def _best_of_seeds(by_rate: Mapping[float, Mapping[int, float]]) -> dict[int, int]:
-    """The index of each seed's best rate in the grid."""
-    rates = sorted(by_rate)
+def _best_of_seeds(by_rate: Mapping[float, Mapping[int, float]], grid: Sequence[float]) -> dict[int, int]:
+    """The index of each seed's best rate in the grid; a seed that diverged at every rate has none."""
     seeds = sorted({seed for found in by_rate.values() for seed in found})
-    return {seed: int(np.argmin([by_rate[rate].get(seed, math.inf) for rate in rates])) for seed in seeds}
+    losses = {seed: [by_rate.get(rate, {}).get(seed, math.inf) for rate in grid] for seed in seeds}
+    return {seed: int(np.argmin(found)) for seed, found in losses.items() if np.isfinite(found).any()}
 
 
 def _gathered(cells: Sequence[FinishedCell]) -> Losses:

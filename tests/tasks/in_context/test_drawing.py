@@ -3,9 +3,11 @@
 import jax
 import numpy as np
 import pytest
+from ml_collections import FrozenConfigDict
 
 from attention_jax.errors import UserError
 from attention_jax.tasks.in_context.drawing import check, drawn, prompts_of, training_prompts, vectors_of
+from attention_jax.tasks.in_context.held_out import held_out
 from configs import kernel_regression
 
 
@@ -36,6 +38,18 @@ def test_a_training_prompt_answers_every_key_with_its_noisy_value():
     assert vectors.shape == (5, 7, 4)
     assert answers.shape == (5, 4)
     np.testing.assert_array_equal(vectors[:, 1::2, 2], answers[:, :-1])
+
+
+def test_no_held_out_draw_is_trained_on_even_with_one_pair():
+    config = kernel_regression.get_config("in_context_smoke")
+    config.data.pairs, config.evaluate.pairs, config.evaluate.examples = 1, (1,), 32
+    found = held_out(FrozenConfigDict(config.data), FrozenConfigDict(config.evaluate), 1).vectors
+    key = jax.random.fold_in(jax.random.key(config.evaluate.seed), 1)
+    steps = [training_prompts(config.data, jax.random.fold_in(key, step)).vectors for step in range(32)]
+    trained, measured = (
+        {key.tobytes() for key in np.concatenate(one[:, ::2])} for one in (np.concatenate(steps), found)
+    )
+    assert not trained & measured
 
 
 @pytest.mark.parametrize("function", ["linear", "smooth"])

@@ -33,3 +33,10 @@ def test_a_rate_at_which_a_seed_diverged_is_nobodys_best_and_its_loss_is_no_numb
 def test_a_best_rate_is_of_seeds_that_all_have_a_loss():
     losses = {8: LOSSES[8], 32: {**LOSSES[32], 2.0**-6: {0: -1.0, 1: math.inf, 2: -1.0}}}
     assert transferred(losses)["32"]["best"] in (2.0**-5, 2.0**-7)
+
+
+def test_steps_are_of_the_grid_of_all_rates_and_a_seed_that_always_diverged_has_none():
+    narrow = {rate: LOSSES[8][rate] for rate in RATES if rate != 2.0**-5}
+    wide = {rate: {**of_seed, 2: math.inf} for rate, of_seed in LOSSES[32].items()}
+    assert transferred({8: narrow, 32: LOSSES[32]})["32"]["steps"] == (-2, -2, -2)
+    assert transferred({8: LOSSES[8], 32: wide})["32"]["steps"] == (-2, -2, -2)
