@@ -4,7 +4,7 @@
     python -m experiments._results --keep=RUN --name=NAME  keeps the answer of a finished run or sweep
 
 An answer is told from today's code by what its run imports: an edit of a comment, a docstring or a module that it
-does not import is none.
+does not import is none. Of a run what only starts or reads it is left out, which has made the answer of a sweep.
 """
 
 import datetime
@@ -19,7 +19,7 @@ from typing import Any
 from absl import app, flags
 from tabulate import tabulate
 
-from attention_jax.runs.code import ROOT, changes, imported, shown
+from attention_jax.runs.code import ROOT, changes, code_of, imported, shown
 
 RESULTS = ROOT / "experiments" / "results"
 KEEP = flags.DEFINE_string("keep", "", "The folder of a finished run or sweep whose answer is kept.")
@@ -55,7 +55,8 @@ def main(argv: list[str]) -> None:
 
 def _row(name: str, kept: Mapping[str, Any]) -> dict[str, str]:
     made_by = kept["code"] if isinstance(kept["code"], list) else [kept["code"]]
-    files = imported(f"experiments.{kept['experiment']}", "launch")
+    module = f"experiments.{kept['experiment']}"
+    files = imported(module, "launch") if "cells" in kept else code_of(module).files
     every = [changes(code["commit"], files) for code in made_by]
     known = [path for changed in every for path in changed or ()]
     commits = [(code["commit"] or "none") + (" and changes" if code["changed"] else "") for code in made_by]

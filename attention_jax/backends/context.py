@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from attention_jax.backends import chunked
-from attention_jax.backends.folding import Job, Keys, Queries, Way, folded, is_array, joined, parted
+from attention_jax.backends.folding import Job, Keys, Queries, Way, folded, is_array, is_float, joined, parted
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.placing import CONTEXT, parts_of_a_text
 
@@ -65,16 +65,29 @@ def gathered(devices: int) -> Way:
 
 
 def _folded_over(devices: int, way: Way, job: Job, queries: Queries, keys: Keys) -> Float[Array, "blocks *batch q v"]:
-    """`folded`, by devices that each have a stretch of the blocks; what all blocks share, each device has."""
+    """`folded`, by devices that each have a stretch of the blocks; what all blocks share, each device has.
+
+    What is shared comes in float32, in which its gradients are added up over devices: in bfloat16 they would lose what
+    one device's is small beside another's, and jaxlib 0.12 ends the process of a CPU that compiles such a sum.
+    """
     arrays, fixed = parted(job, is_array)
+    narrow = jax.tree.map(lambda leaf: leaf.dtype, arrays)
 
     def of_device(arrays, queries, keys):
-        found = folded(joined(arrays, fixed), paired(devices, queries), keys, way)
-        return unpaired(devices, found)
+        shared = joined(jax.tree.map(_as, arrays, narrow), fixed)
+        return unpaired(devices, folded(shared, paired(devices, queries), keys, way))
 
     specs = PartitionSpec(), PartitionSpec(CONTEXT), PartitionSpec(CONTEXT)
     run = jax.shard_map(of_device, in_specs=specs, out_specs=specs[1], axis_names={CONTEXT}, check_vma=False)
-    return run(arrays, queries, keys)
+    return run(jax.tree.map(_widened, arrays), queries, keys)
+
+
+def _as(leaf: Array, dtype: Any) -> Array:
+    return leaf if leaf.dtype == dtype else leaf.astype(dtype)  # keys of dropout have a dtype of their own
+
+
+def _widened(leaf: Array) -> Array:
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) if is_float(leaf) else leaf
 
 
 def paired(devices: int, tree: Any) -> Any:
