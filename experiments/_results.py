@@ -25,6 +25,7 @@ RESULTS = ROOT / "experiments" / "results"
 KEEP = flags.DEFINE_string("keep", "", "The folder of a finished run or sweep whose answer is kept.")
 NAME = flags.DEFINE_string("name", "", "The name that it is kept by.")
 NOT_KEPT = ("data",)  # of a result
+LAUNCHED = ("python -m attention_jax.launcher", "python launch.py")  # by a benchmark, and by a user
 LOCAL = (
     "data.path",
     "train.init_from",
@@ -88,7 +89,7 @@ def evidence(workdir: Path) -> dict[str, Any]:
     """
     config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
     result = json.loads((workdir / "result.json").read_text(encoding="utf-8"))
-    command = re.sub(r" --workdir[= ]\S+", "", result["command"])
+    command = re.sub(r" --workdir[= ]\S+", "", result["command"]).replace(*LAUNCHED)
     for place in LOCAL:
         *sections, key = place.split(".")
         owner = functools.reduce(lambda found, section: found.get(section, {}), sections, config)

@@ -16,13 +16,17 @@ from attention_jax.ops import masking
 from attention_jax.ops.dropout import drop
 from attention_jax.ops.positions import make_encoding
 
-_, CHUNKED, *_, FLEX = AXES["backend"]
+_, CHUNKED, RING, *_, FLEX = AXES["backend"]
 PLAIN = Cell("scaled_dot", "softmax", "causal", "none", 0.0, "float32", CHUNKED, "plain")
 
 
 @pytest.mark.parametrize("cell", few(), ids=lambda cell: "-".join(map(str, cell)))
 def test_a_backend_is_the_float64_oracle_forward_and_by_every_gradient(cell):
     assert verdict(cell) == ""
+
+
+def test_what_every_device_has_gets_its_gradient_in_bfloat16_too():
+    assert verdict(PLAIN._replace(score="concat", dtype="bfloat16", backend=RING)) == ""
 
 
 def test_those_cells_have_every_setting_that_each_backend_takes():

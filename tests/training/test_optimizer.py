@@ -19,6 +19,7 @@ from attention_jax.modules.mixers import BUILDERS as MIXERS
 from attention_jax.ops.normalizing import BUILDERS as NORMALIZERS
 from attention_jax.ops.positions import BUILDERS, ENCODINGS
 from attention_jax.ops.scoring import SCORES
+from attention_jax.tasks.language_model.model import WIDTHS
 from attention_jax.training.cost import flops
 from attention_jax.training.hyper import settled, traced
 from attention_jax.training.optimizer import OPTIMIZERS, Rule, WithMaster, is_hidden, new_moments, update
@@ -264,7 +265,8 @@ def shapes_of(module, *inputs):
 
 
 def language_model(**changed):
-    section = get_config("smoke").model.to_dict() | {"vocabulary": 11, "backend": "reference"} | changed
+    own = {name: value for name, value in get_config("smoke").model.to_dict().items() if name not in WIDTHS}
+    section = own | {"vocabulary": 11, "backend": "reference"} | changed
     return shapes_of(LanguageModel.of(**section), jnp.zeros((1, 3), jnp.int32))
 
 
