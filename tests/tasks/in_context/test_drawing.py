@@ -42,7 +42,7 @@ def test_a_training_prompt_answers_every_key_with_its_noisy_value():
 
 def test_no_held_out_draw_is_trained_on_even_with_one_pair():
     config = kernel_regression.get_config("in_context_smoke")
-    config.data.pairs, config.evaluate.pairs, config.evaluate.examples = 1, (1,), 32
+    config.data.pairs, config.evaluate.estimators, config.evaluate.examples = 1, ("ridge",), 32
     found = held_out(FrozenConfigDict(config.data), FrozenConfigDict(config.evaluate), 1).vectors
     key = jax.random.fold_in(jax.random.key(config.evaluate.seed), 1)
     steps = [training_prompts(config.data, jax.random.fold_in(key, step)).vectors for step in range(32)]
