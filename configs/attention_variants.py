@@ -1,12 +1,14 @@
 """Which attention? Its families and what replaces it, beside softmax, on copying, recall, a text and translation.
 
     python launch.py --config=configs/attention_variants.py:core
+    python launch.py --config=configs/attention_variants.py:small
     python launch.py --config=configs/attention_variants.py:smoke
     python launch.py --config=configs/attention_variants.py:text --config.data.path=PATH/input.txt
     python launch.py --config=configs/attention_variants.py:translation
 
-It is a sweep unless --mode says otherwise; differences are to softmax attention, the first setting. All settings have
-its parameters, within 1%, by the width of their feed-forward layers; with these flags its training FLOPs, by steps:
+It is a sweep unless --mode says otherwise; `small` is `core` in models of a quarter of the parameters. Differences are
+to softmax attention, the first setting. All settings have its parameters, within 1%, by the width of their feed-forward
+layers; with these flags its training FLOPs, by steps:
 
     --config.sweep.match=flops --config.sweep.match_by=train.steps
 """
@@ -44,19 +46,24 @@ OTHERS: tuple[dict[str, str], ...] = (
 )
 FAMILIES = (*(one | {"positions": "rotary"} for one in TURNED), *(one | {"positions": "none"} for one in OTHERS))
 KEYS = ("positions", "score", "normalize", "family", "mixer")
-SMALL: tuple[dict[str, str], ...] = ({}, {"score": "l2"}, {"family": "differential"}, {"mixer": "delta"})
+FEW: tuple[dict[str, str], ...] = ({}, {"score": "l2"}, {"family": "differential"}, {"mixer": "delta"})
 
 TASKS = ("copy", "associative_recall")
 RECALLED = {"length": 32, "shortest": 8, "symbols": 48, "factors": (1.0, 1.5, 2.0, 4.0)}
-VARIANTS = ("core", "smoke", "text", "translation")
+SMALL = {
+    "model": {"width": 32, "heads": 2, "kv_heads": 2, "feed_forward": 64},
+    "data": {"length": 16, "shortest": 4, "symbols": 24, "factors": (1.0, 1.5, 2.0, 4.0)},
+    "train": {"steps": 1500, "evaluate_every": 1500, "checkpoint_every": 1500},
+}
+VARIANTS = ("core", "small", "smoke", "text", "translation")
 
 
 def get_config(variant="core"):
     if variant not in VARIANTS:
         raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}")
-    config = runpy.run_path(str(POSITIONS))["get_config"](variant)
-    if variant == "core":
-        config.data.update(RECALLED)
+    config = runpy.run_path(str(POSITIONS))["get_config"]("core" if variant == "small" else variant)
+    for name, section in {"core": {"data": RECALLED}, "small": SMALL}.get(variant, {}).items():
+        config[name].update(section)
     by = "model.kwargs.feed_forward" if variant == "translation" else "model.feed_forward"
     config.sweep.update({"match": "parameters", "match_by": by})
     return config
@@ -67,7 +74,7 @@ def sweep(variant="core"):
         defined = [one for one in FAMILIES if one.get("mixer") != "window"]
         return product([_named(one, "model.kwargs.decoder_", "model.kwargs.") for one in defined], seeds(5))
     if variant == "smoke":
-        return product([_named(one | {"positions": "none"}) for one in SMALL], grid("data.task", TASKS[:1]), seeds(2))
+        return product([_named(one | {"positions": "none"}) for one in FEW], grid("data.task", TASKS[:1]), seeds(2))
     tasks = ("text",) if variant == "text" else TASKS
     return product([_named(one) for one in FAMILIES], grid("data.task", tasks), seeds(5))
 

@@ -115,7 +115,8 @@ def laplacian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
     """
     _require_equal_sizes(query, key)
     require_shape("width", jnp.asarray(width), (), "one width serves every query and key")
-    apart = (query[..., :, None, :] - key[..., None, :, :]).astype(_accumulator(query, key))
+    query, key = (x.astype(_accumulator(query, key)) for x in (query, key))
+    apart = query[..., :, None, :] - key[..., None, :, :]
     return -jnp.sum(jnp.abs(apart), axis=-1) / width
 
 

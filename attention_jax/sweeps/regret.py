@@ -76,6 +76,8 @@ def read_table(path: Path) -> Table:
     points = list(itertools.product(*grid.values()))
     if len(seeds) < 2 or any((*point, seed) not in curves for point in points for seed in seeds):
         raise UserError(f"config.table={str(path)!r}: needs every point of its grid with the same two seeds or more.")
+    if len({len(curve) for curve in curves.values()}) > 1:
+        raise UserError(f"config.table={str(path)!r}: its cells were not evaluated equally often.")
     return Table(by, grid, np.array([[curves[*point, seed] for seed in seeds] for point in points]))
 
 

@@ -50,12 +50,17 @@ def epanechnikov(query, key, width):
     return 0.75 * jnp.maximum(1 - squared / width**2, 0)
 
 
-# (query [T, F], key [S, F], parameters) → [T, S]
+# (query, key, parameters) → query, key, parameters: what a score projects first
+PROJECTIONS = {
+    "bilinear": lambda q, k, m: (q @ m, k),
+    "additive:hidden=3": lambda q, k, w_q, w_k, w_v: (q @ w_q, k @ w_k, w_v),
+}
+# (query [T, F], key [S, F], parameters), after those projections → [T, S]
 SCORES = {
     "dot": lambda q, k: jnp.sum((lambda a, b: a * b)(*pairs(q, k)), -1),
     "scaled_dot": lambda q, k: jnp.sum((lambda a, b: a * b)(*pairs(q, k)), -1) / np.sqrt(q.shape[-1]),
-    "bilinear": lambda q, k, m: jnp.sum((lambda a, b: a * b)(*pairs(q @ m, k)), -1),
-    "additive:hidden=3": lambda q, k, w_q, w_k, w_v: jnp.tanh(jnp.add(*pairs(q @ w_q, k @ w_k))) @ w_v,
+    "bilinear": lambda q, k: jnp.sum((lambda a, b: a * b)(*pairs(q, k)), -1),
+    "additive:hidden=3": lambda q, k, w_v: jnp.tanh(jnp.add(*pairs(q, k))) @ w_v,
     "concat": lambda q, k, w, w_v: jnp.tanh(jnp.concatenate(pairs(q, k), -1) @ w) @ w_v,
     "gaussian:width=2": lambda q, k: -jnp.sum(jnp.square(jnp.subtract(*pairs(q, k))), -1) / 8,
     "kernel:name=epanechnikov,width=9": lambda q, k: epanechnikov(q, k, 9),
@@ -206,11 +211,17 @@ MIXES = {"shaw": shaw_values}  # (parameters, weights [N, T, T], positions [T]) 
 ENCODINGS = {"none", *TURNS, *BIASES}
 
 
-def attention(names, heads, texts, params, own, mask, positions, dropout):
+def kept_as(x, dtype):
+    """What is kept of `x` in an array of `dtype`, with the gradient of `x`."""
+    return x + jax.lax.stop_gradient(x.astype(dtype).astype(x.dtype) - x)
+
+
+def attention(names, heads, texts, params, own, mask, positions, dropout, dtype):
     """What a layer of attention says: [B, T, width].
 
     `names` is (score, normalizer, encoding); `heads` (of queries, of keys); `texts` [B, T, width]; `params` the layer's
-    and `own` the encoding's; `mask` [B, T, T]; `positions` [T].
+    (of a single number, each text's and head's, [B, N]) and `own` the encoding's; `mask` [B, T, T]; `positions` [T].
+    Queries, keys, values and their projections are kept in `dtype`; all else is exact.
     """
     (score, normalize, encoding), (heads, kv_heads) = names, heads
     batch, length, width = texts.shape
@@ -218,17 +229,23 @@ def attention(names, heads, texts, params, own, mask, positions, dropout):
     shape = (batch, kv_heads, heads // kv_heads, length, length)
     kept = jnp.ones(shape) if dropout is None else multiplier(dropout, shape).astype(jnp.float64)
     kept = kept.reshape(batch, heads, length, length)
-    learned = [params[name] for name in ("matrix", "w", "w_q", "w_k", "w_v", "log_width") if name in params]
+    learned = [params[name] for name in ("matrix", "w", "w_q", "w_k", "w_v") if name in params]
     for row in range(batch):
-        split = lambda name, count: (texts[row] @ params[name]).reshape(length, count, size).swapaxes(0, 1)  # noqa: B023, E731
+        project = lambda name: kept_as(texts[row] @ params[name], dtype)  # noqa: B023, E731
+        split = lambda name, count: project(name).reshape(length, count, size).swapaxes(0, 1)  # noqa: B023, E731
         query, key, value = split("query", heads), split("key", kv_heads), split("value", kv_heads)
         if encoding in TURNS:
-            query, key = (TURNS[encoding](own, x, positions) for x in (query, key))
+            query, key = (kept_as(TURNS[encoding](own, x, positions), dtype) for x in (query, key))
         bias = BIASES[encoding](own, query, positions) if encoding in BIASES else jnp.zeros((heads, length, length))
         weights = []
         for head in range(heads):
             group = head // (heads // kv_heads)
-            scores = SCORES[score](query[head], key[group], *learned) + bias[head]
+            given = query[head], key[group], *learned
+            if "log_width" in params:
+                given = *given, params["log_width"][row, head]
+            if score in PROJECTIONS:
+                given = (kept_as(x, dtype) for x in PROJECTIONS[score](*given))
+            scores = SCORES[score](*given) + bias[head]
             more = (params["sink"][head],) if "sink" in params else ()
             normalised = jax.vmap(lambda a, m, more=more: NORMALIZERS[normalize](a, m, *more))(scores, mask[row])
             weights.append(normalised * kept[row, head])

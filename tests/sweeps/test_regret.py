@@ -76,6 +76,7 @@ def test_a_finished_sweep_is_a_table(tmp_path):
     [
         (lambda cells: [*cells[1:], {**cells[0], "status": "diverged"}], "a cell did not finish"),
         (lambda cells: cells[1:], "needs every point of its grid"),
+        (lambda cells: [*cells[1:], {**cells[0], "learning": cells[0]["learning"][:1]}], "not evaluated equally often"),
         (lambda cells: [{**cell, "overrides": {"kind": "a"}} for cell in cells], "no grid of numbers"),
     ],
 )

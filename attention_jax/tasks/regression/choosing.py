@@ -21,6 +21,7 @@ def best_numbers(estimators: Estimators, drawing: Callable[[Array], Draw], keys:
     """Each estimator's numbers whose mean squared error over these draws is least, for each kind of function.
 
     An estimator then knows where draws come from, as a model that is trained on draws does, and nothing of another one.
+    Numbers with which it diverges are never the best.
     """
     tried = {name: estimator for name, estimator in estimators.items() if estimator.numbers}
 
@@ -36,6 +37,7 @@ def best_numbers(estimators: Estimators, drawing: Callable[[Array], Draw], keys:
 
     kinds = jax.eval_shape(drawing, keys[0]).value.shape[-1]
     errors = {name: jnp.mean(error, axis=0) for name, error in over_draws(of_draw, keys).items()}
+    errors = {name: jnp.where(jnp.isnan(error), jnp.inf, error) for name, error in errors.items()}
     best = {name: tried[name].choices[jnp.argmin(error, axis=0)] for name, error in errors.items()}
     return {name: best.get(name, jnp.zeros((kinds, 0))) for name in estimators}
 

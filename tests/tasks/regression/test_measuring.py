@@ -35,6 +35,12 @@ def test_the_numbers_of_an_estimator_are_those_of_least_error_on_the_draws_for_e
     assert found["mean"].shape == (2, 0)
 
 
+def test_numbers_with_which_an_estimator_diverges_are_never_its_best():
+    root = Estimator("", lambda key, q, k, v, by: jnp.zeros((len(q), v.shape[-1])) + jnp.sqrt(by), ((-1.0, 9.0),))
+    found = best_numbers({"root": root}, DRAWING, jax.random.split(jax.random.key(0), 3))
+    np.testing.assert_array_equal(found["root"], [[9.0], [9.0]])
+
+
 def test_estimates_are_made_of_each_kind_of_function_with_its_own_numbers():
     one = DRAWING(jax.random.key(0))
     numbers = jnp.array([[0.1], [10.0]])
