@@ -4,10 +4,12 @@
     python launch.py --config=configs/reach.py:smoke
     python launch.py --config=configs/reach.py:crossed
     python launch.py --config=configs/reach.py:recall
+    python launch.py --config=configs/reach.py:small
     python launch.py --config=configs/reach.py --config.model.positions=alibi --config.data.task=needles --mode=train
 
 It is a sweep unless --mode says otherwise. `core` is encodings by tasks, `crossed` encodings by normalizers by mixers,
-and `recall` mixers by width: what recalls how much of an input, by the bytes that it holds of it.
+and `recall` mixers by width: what recalls how much of an input, by the bytes that it holds of it; `small` is that for
+inputs of half the length and models of an eighth of the size, with more seeds.
 """
 
 import runpy
@@ -34,7 +36,7 @@ DATA = {
 ENCODINGS = ("none", "sinusoidal", "rotary", "alibi", "t5", "randomized_sinusoidal:longest=1100")
 TASKS = ("needle", "needles", "associative_recall", "variable_tracking", "frequent_words")
 MIXERS = {"rotary": ("attention", "retention"), "none": ("linear", "gated_linear", "delta", "gru", "convolution")}
-WIDTHS = (16, 32, 64)
+RECALLING = {"recall": ((16, 32, 64), 3), "small": ((8, 16, 32), 5)}  # widths, and how many seeds
 LAYER = {"width": 16, "heads": 2, "kv_heads": 2, "feed_forward": 32}
 
 # What a variant changes.
@@ -45,6 +47,10 @@ VARIANTS: dict[str, dict] = {
         "model": {"layers": 2},
         "data": {"shortest": 8, "factors": (0.5, 1.0, 2.0, 4.0)},
         "train": {"steps": 4000, "evaluate_every": 4000, "checkpoint_every": 4000},
+    },
+    "small": {
+        "model": {"layers": 2, "heads": 2, "kv_heads": 2, "feed_forward": 64},
+        "data": {"length": 16, "shortest": 4, "symbols": 24, "factors": (0.5, 1.0, 2.0, 4.0)},
     },
     "smoke": {
         "model": {"layers": 1, **LAYER},
@@ -74,10 +80,11 @@ def sweep(variant="core"):
         encodings, normalizers = ("rotary", "alibi", "t5"), ("softmax", "learned_sink", "entmax15")
         mixers = grid("model.mixer", ("attention", "window"))
         return product(grid("model.positions", encodings), grid("model.normalize", normalizers), mixers, seeds(3))
-    if variant == "recall":
+    if variant in RECALLING:
+        widths, trained = RECALLING[variant]
         turned, others = (
             product(grid("model.mixer", mixers), grid("model.positions", (positions,)))
             for positions, mixers in MIXERS.items()
         )
-        return product(chain(turned, others), grid("model.width", WIDTHS), seeds(3))
+        return product(chain(turned, others), grid("model.width", widths), seeds(trained))
     return product(grid("model.positions", ENCODINGS), grid("data.task", TASKS), seeds(5))

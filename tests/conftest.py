@@ -1,5 +1,6 @@
 """Two CPU devices, strict rank promotion, and real data where it lies beside the checkout."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -9,6 +10,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 DEVICES = os.environ.get("ATTENTION_JAX_TEST_DEVICES", "2")
 # Programs that run once are not worth optimising: tests spend their time compiling.
 FLAGS = f"--xla_force_host_platform_device_count={DEVICES} --xla_backend_optimization_level=0"
+FLAGS += " --xla_cpu_parallel_codegen_split_count=1"  # nor worth cutting up, with a process a core
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 
 import attention_jax  # noqa: F401  # adds to XLA_FLAGS what the installed jaxlib needs
@@ -27,6 +29,23 @@ import pytest
 from support import DATA
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+gc.set_threshold(100_000)  # tracing makes many objects and little garbage
+
+
+def pytest_addoption(parser):
+    parser.addoption("--one-of-each", action="store_true", help="every test with one of its parameters, not with all")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Of each test one of its parameters, if it is asked for: of one test the first, of another the second, …"""
+    if config.getoption("--one-of-each"):
+        by_test = {}
+        for item in items:
+            by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        kept = {of_test[number % len(of_test)] for number, of_test in enumerate(by_test.values())}
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
 
 
 MOST_MAPS = 30_000  # stretches of memory, of which a Linux process has 65,530 by default: every program takes some
