@@ -1,24 +1,42 @@
 """What settings, and groups of them, are called, by what they override."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attention_jax.reports.page import show
 
 
+MOST_KEYS = 2  # that every name says
+
+
 def names_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each setting's overrides: what it sets, with the keys unless each setting has one value alone."""
+    """A name for each setting's overrides: what it sets, with the keys unless each setting has one value alone.
+
+    Of many keys, what more than half of the settings have goes without saying; what has nothing else is its values.
+    """
     keys = differing(settings)
     if all(len({str(value) for key, value in one.items() if key in keys}) <= 1 for one in settings):
         return [next((str(one[key]) for key in keys if key in one), "") or "as configured" for one in settings]
-    return [_with_keys(one, keys) for one in settings]
+    usual = {key: _usual(settings, key) for key in keys} if len(keys) > MOST_KEYS else {}
+    own = [[key for key in keys if key not in usual or repr(one.get(key)) != usual[key]] for one in settings]
+    return [
+        _with_keys(one, named, keys) or ", ".join(show(one[key]) for key in keys if key in one)
+        for one, named in zip(settings, own, strict=True)
+    ]
+
+
+def _usual(settings: Sequence[Mapping[str, Any]], key: str) -> str:
+    """What more than half of the settings have for a key, as text; "" where there is no such value."""
+    (value, count), *_ = Counter(repr(one.get(key)) for one in settings).most_common(1)
+    return value if 2 * count > len(settings) else ""
 
 
 def name_of_group(values: Mapping[str, Any]) -> str:
     """What settings are compared within: the value of its one key, or each value with its key."""
     if len(values) == 1:
         return str(next(iter(values.values())))
-    return _with_keys(values, list(values))
+    return _with_keys(values, list(values), list(values))
 
 
 def short_keys(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -43,5 +61,6 @@ def _short(key: str, keys: Sequence[str]) -> str:
     return key
 
 
-def _with_keys(overrides: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return ", ".join(f"{_short(key, keys)} {show(overrides[key])}" for key in keys if key in overrides)
+def _with_keys(overrides: Mapping[str, Any], named: Sequence[str], keys: Sequence[str]) -> str:
+    """The values of the keys that are named, each with as much of its key as tells it from all keys."""
+    return ", ".join(f"{_short(key, keys)} {show(overrides[key])}" for key in named if key in overrides)

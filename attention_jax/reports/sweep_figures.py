@@ -9,6 +9,7 @@ import numpy as np
 
 from attention_jax.evaluation.metrics import find, metric
 from attention_jax.reports.figures import (
+    LETTER,
     PALETTE,
     Figure,
     draw_bands,
@@ -25,6 +26,7 @@ MOST_CURVES = 8  # settings a panel
 MOST_ROWS = 64
 MOST_MAPS = 6
 TITLE = 32  # characters a line
+PANEL = 3.2  # inches of intervals beside the names of settings, at least
 NAMED = 16  # settings whose names have room beside a figure
 SHAPES = "os^Dv"
 
@@ -52,7 +54,8 @@ def _intervals(answers: Sequence[Answer], path: Path, palette: Mapping[str, str]
     panels = [(answer, group) for group in answers[0].groups for answer in answers]
     most = max(len(_indices(answer, group)) for answer, group in panels)
     columns = min(2, len(panels))
-    width = 7.0 if columns == 1 else 5.2
+    longest = max(len(row.measured.setting) for row in answers[0].comparison.rows)
+    width = max(7.0 if columns == 1 else 5.2, PANEL + LETTER * longest)
     figure, axes = new_figure(-(-len(panels) // columns), columns, width, max(2.0, 0.24 * min(most, MOST_ROWS) + 1.2))
     for axis, (answer, group) in zip(axes.flat, panels, strict=False):
         _draw_intervals(axis, answer, _indices(answer, group)[:MOST_ROWS], palette)

@@ -15,6 +15,15 @@ def test_a_setting_is_called_by_what_it_sets_with_the_keys_where_it_sets_more_th
     assert len(set(names_of([{}, {"a": 1}, {"a": 2}]))) == 3
 
 
+def test_of_many_keys_what_most_settings_have_goes_without_saying():
+    plain = {"model.positions": "rotary", "model.score": "dot", "model.mixer": "attention"}
+    others = [{"model.score": "l2"}, {"model.mixer": "gru", "model.positions": "none"}, {"model.width": 8}]
+    names = ["rotary, dot, attention", "score l2", "positions none, mixer gru", "width 8"]
+    assert names_of([plain, *(plain | one for one in others)]) == names
+    grid = [{"a": a, "b": b, "c": c} for a in (1, 2) for b in (1, 2) for c in (1, 2)]
+    assert names_of(grid)[0] == "a 1, b 1, c 1"
+
+
 def test_a_task_is_called_by_its_value_with_the_keys_where_there_are_more():
     assert name_of_group({}) == ""
     assert name_of_group({"data.task": "copy"}) == "copy"
