@@ -6,7 +6,6 @@ from typing import Any
 
 from attention_jax.reports.page import show
 
-
 MOST_KEYS = 2  # that every name says
 
 
