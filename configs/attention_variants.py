@@ -49,11 +49,15 @@ KEYS = ("positions", "score", "normalize", "family", "mixer")
 FEW: tuple[dict[str, str], ...] = ({}, {"score": "l2"}, {"family": "differential"}, {"mixer": "delta"})
 
 TASKS = ("copy", "associative_recall")
-RECALLED = {"length": 32, "shortest": 8, "symbols": 48, "factors": (1.0, 1.5, 2.0, 4.0)}
-SMALL = {
-    "model": {"width": 32, "heads": 2, "kv_heads": 2, "feed_forward": 64},
-    "data": {"length": 16, "shortest": 4, "symbols": 24, "factors": (1.0, 1.5, 2.0, 4.0)},
-    "train": {"steps": 1500, "evaluate_every": 1500, "checkpoint_every": 1500},
+FACTORS = (1.0, 1.5, 2.0, 4.0)
+# What a variant changes of that of position encodings.
+CHANGES: dict[str, dict[str, dict]] = {
+    "core": {"data": {"length": 32, "shortest": 8, "symbols": 48, "factors": FACTORS}},
+    "small": {
+        "model": {"width": 32, "heads": 2, "kv_heads": 2, "feed_forward": 64},
+        "data": {"length": 16, "shortest": 4, "symbols": 24, "factors": FACTORS},
+        "train": {"steps": 1500, "evaluate_every": 1500, "checkpoint_every": 1500},
+    },
 }
 VARIANTS = ("core", "small", "smoke", "text", "translation")
 
@@ -62,7 +66,7 @@ def get_config(variant="core"):
     if variant not in VARIANTS:
         raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}")
     config = runpy.run_path(str(POSITIONS))["get_config"]("core" if variant == "small" else variant)
-    for name, section in {"core": {"data": RECALLED}, "small": SMALL}.get(variant, {}).items():
+    for name, section in CHANGES.get(variant, {}).items():
         config[name].update(section)
     by = "model.kwargs.feed_forward" if variant == "translation" else "model.feed_forward"
     config.sweep.update({"match": "parameters", "match_by": by})
