@@ -20,7 +20,8 @@ from attention_jax.sweeps.space import grid, product, seeds
 
 POSITIONS = Path(__file__).with_name("positional_encoding.py")
 
-# Keys of a model, the first those of the baseline. What has no map to turn has positions of its own, or none.
+# Keys of a model, the first those of the baseline. What has no queries to turn has positions of its own, or none, as
+# softmax has beside them.
 TURNED: tuple[dict[str, str], ...] = (
     {},
     {"score": "cosine:learned=True"},
@@ -34,11 +35,12 @@ TURNED: tuple[dict[str, str], ...] = (
     {"family": "forgetting"},
     {"family": "selective"},
     {"mixer": "window"},
+    {"mixer": "latent"},
     {"mixer": "retention"},
 )
 OTHERS: tuple[dict[str, str], ...] = (
+    {},
     {"family": "contextual"},
-    {"mixer": "latent"},
     {"mixer": "linear"},
     {"mixer": "linear:features=positive"},
     {"mixer": "gated_linear"},
