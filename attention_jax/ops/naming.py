@@ -1,9 +1,10 @@
 """Texts that name a function with options: "gaussian:width=2", "t5:num_buckets=16,max_distance=64"."""
 
 import ast
+import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 Built = TypeVar("Built")
@@ -24,21 +25,31 @@ def build(key: str, text: str, builders: Mapping[str, Callable[..., Built]]) -> 
     name, options = parse(text)
     if name not in builders:
         raise ValueError(f"{key}={name!r}: choose one of {', '.join(builders)}.")
-    return built(key, text, lambda: builders[name](**options))
+    return built(key, text, lambda: builders[name](**options), builders[name])
 
 
-def built(key: str, text: str, make: Callable[[], Built]) -> Built:
-    """The result of `make`. Its errors become a ValueError that opens with the text, as KEY='TEXT'."""
+def built(key: str, text: str, make: Callable[[], Built], builder: Callable) -> Built:
+    """The result of `make`. Its errors become a ValueError that opens with the text, as KEY='TEXT'.
+
+    `builder` is the function that `make` gives the options to.
+    """
     try:
         return make()
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{key}={text!r}: {reason(error)}") from None
+        raise ValueError(f"{key}={text!r}: {reason(error, options_of(builder))}") from None
 
 
-def reason(error: Exception) -> str:
-    """An error's message; of an argument that a function does not take, that there is no such option."""
+def reason(error: Exception, options: Sequence[str] = ()) -> str:
+    """An error's message; of an argument that a function does not take, that there is no such option, but `options`."""
     unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-    return f"has no option {unknown[1]!r}." if unknown else str(error)
+    if not unknown:
+        return str(error)
+    return f"has no option {unknown[1]!r}" + (f"; its options are {', '.join(options)}." if options else ".")
+
+
+def options_of(function: Callable) -> list[str]:
+    """What may be given to a function by name."""
+    return [one.name for one in inspect.signature(function).parameters.values() if one.kind is not one.VAR_KEYWORD]
 
 
 def more_than_0(name: str, value: Any) -> float:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.ops.encoding import Encoding, Spec
-from attention_jax.ops.naming import built, more_than_0, parse, reason, whole
+from attention_jax.ops.naming import built, more_than_0, options_of, parse, reason, whole
 from attention_jax.ops.relative import alibi, fire, kerple, shaw, t5
 from attention_jax.ops.relative import alibi_slopes as alibi_slopes  # for users, beside the functions here
 from attention_jax.ops.relative import t5_bucket as t5_bucket
@@ -236,7 +236,7 @@ def make_encoding(text: str, /, key: str = "encoding", **options: Any) -> Encodi
         encoding = BUILDERS[base](**options)
         return encoding if base == name else randomized(encoding, **wrapped)
 
-    return built(key, text, make)
+    return built(key, text, make, BUILDERS[base])
 
 
 ENCODINGS: dict[str, Encoding] = {name: build() for name, build in BUILDERS.items()}
@@ -253,7 +253,7 @@ def require_usable(text: str, encoding: Encoding, kind: str, spec: Spec, key: st
     try:
         jax.eval_shape(lambda: _used(encoding, spec))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{key}={text!r}: {reason(error)}") from None
+        raise ValueError(f"{key}={text!r}: {reason(error, options_of(rotate)[2:])}") from None
 
 
 def _used(encoding: Encoding, spec: Spec) -> list[Array]:

@@ -226,7 +226,7 @@ def test_the_hidden_size_of_a_network_may_be_named():
     ("text", "message"),
     [
         ("cos", "score='cos': choose one of dot, scaled_dot"),
-        ("gaussian:sigma=2", "score='gaussian:sigma=2': has no option 'sigma'"),
+        ("gaussian:sigma=2", "score='gaussian:sigma=2': has no option 'sigma'; its options are width, learned."),
         ("gaussian:width=0", "width=0: needs a number more than 0"),
         ("gaussian:width=wide", "width='wide': needs a number more than 0"),
         ("kernel:name=cauchy", "name='cauchy': choose one of gaussian, boxcar"),
