@@ -137,6 +137,7 @@ CHANGES: dict[str, tuple[dict, ...]] = {
 OVER_DEVICES = ("ring", "gathered")  # whose texts lie over all devices that there are
 
 
+@functools.cache
 def few():
     """A few cells in which each backend meets every score, normalizer, encoding and mask that it takes, and `CHANGES`.
 
@@ -157,7 +158,7 @@ def few():
             here.append(max(cells, key=lambda cell: len(settings_of(cell) & new)))
             new -= settings_of(here[-1])
         chosen += changed(here, CHANGES[_name(backend)])
-    return chosen
+    return tuple(chosen)
 
 
 def settings_of(cell):
