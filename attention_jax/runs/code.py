@@ -1,4 +1,4 @@
-"""Code by what it says: which modules a run imports, and a digest of each without its comments and docstrings."""
+"""Code by what it says: which modules a run imports, and a digest of each without what changes no number."""
 
 import contextlib
 import fnmatch
@@ -100,7 +100,7 @@ def shown(files: Iterable[str]) -> str:
 
 
 def meaning(text: str) -> str:
-    """What a module says without its comments and docstrings."""
+    """What a module says without what changes no number, as `read_source` tells it."""
     return read_source(text).meaning
 
 

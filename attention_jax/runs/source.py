@@ -20,16 +20,16 @@ class Source(NamedTuple):
 def read_source(text: str, package: str = "") -> Source:
     """A file's syntax and imports; `package` is that of its module, which relative imports start from.
 
-    Comments, layout, docstrings and what stands under `if TYPE_CHECKING:` are left out. The imports are all that may be
-    a module: `a.b` of `from a import b`, a function or not, and `a.b` where `a` is imported and `a.b` is used, since
-    packages may import their modules when they are asked for.
+    Comments, layout, docstrings, texts of errors and what stands under `if TYPE_CHECKING:` are left out. The imports
+    are all that may be a module: `a.b` of `from a import b`, a function or not, and `a.b` where `a` is imported and
+    `a.b` is used, since packages may import their modules when they are asked for.
     """
     tree = _Bare().visit(ast.parse(text))
     return Source(_told(tree), tuple(dict.fromkeys(_imports(tree, package))))
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes docstrings away, and what is there for a type checker alone."""
+    """Takes away docstrings, what errors say, and what is there for a type checker alone."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
@@ -41,6 +41,12 @@ class _Bare(ast.NodeTransformer):
         self.generic_visit(node)
         named = node.test.attr if isinstance(node.test, ast.Attribute) else getattr(node.test, "id", "")
         return node.orelse if named == "TYPE_CHECKING" else node
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.exc, ast.Call):
+            node.exc.args = [given for given in node.exc.args if not isinstance(given, (ast.Constant, ast.JoinedStr))]
+        return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         """Join the texts of an f-string, which Pythons divide differently."""

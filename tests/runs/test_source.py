@@ -45,8 +45,9 @@ def test_every_python_reads_the_same_of_every_file(tmp_path):
     assert len(said.popitem()[1].splitlines()) == len(files)
 
 
-def test_comments_layout_docstrings_and_what_is_for_a_type_checker_say_nothing():
-    bare = "import typing\nclass A:\n    def f(self): return 'a' 'b'\nif x:\n    import z\nelse:\n    y = 1\n"
+def test_comments_layout_docstrings_errors_texts_and_what_is_for_a_type_checker_say_nothing():
+    bare = "import typing\nclass A:\n    def f(self): return 'a' 'b'\n"
+    bare += "if x:\n    import z\nelse:\n    y = 1\nraise B('', w)\n"
     told = '''"""What it is."""
 import typing  # of the library
 
@@ -66,10 +67,11 @@ if x:
     import z
 else:
     y = 1
+raise B(f"{x}: no, {y}.", w)
 '''
     assert read_source(bare) == read_source(told)
-    for edited in (bare.replace("'b'", "'c'"), bare.replace("y = 1", "y = 2"), bare.replace("z", "a")):
-        assert read_source(edited).meaning != read_source(bare).meaning
+    for one, other in (("'b'", "'c'"), ("y = 1", "y = 2"), ("z", "a"), ("B", "C"), ("w", "v")):
+        assert read_source(bare.replace(one, other)).meaning != read_source(bare).meaning
 
 
 @pytest.mark.parametrize(
