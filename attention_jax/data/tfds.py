@@ -102,6 +102,7 @@ def _builder(name: str, folder: str, group: str) -> Any:
     logging.getLogger("absl").setLevel(logging.ERROR)  # its warning that a data set is not prepared: `_prepare` does
     data_dir = str(at_home(folder)) if folder else None
     _require_own_features(name, Path(data_dir or tfds.core.constants.DATA_DIR).expanduser())
+    importlib.import_module(f"tensorflow_datasets.{group}")  # without it TFDS does not know WMT's
     try:
         return tfds.builder(name, data_dir=data_dir, try_gcs=False, file_format="array_record")
     except Exception as error:  # protobuf and TFDS each have their own for files that are damaged
