@@ -32,6 +32,22 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 gc.set_threshold(100_000)  # tracing makes many objects and little garbage
 
 
+def pytest_addoption(parser):
+    parser.addoption("--one-of-each", action="store_true", help="every test with one of its parameters, not with all")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Of each test one of its parameters, if it is asked for: of one test the first, of another the second, …"""
+    if config.getoption("--one-of-each"):
+        by_test = {}
+        for item in items:
+            by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        kept = {of_test[number % len(of_test)] for number, of_test in enumerate(by_test.values())}
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
 MOST_MAPS = 30_000  # stretches of memory, of which a Linux process has 65,530 by default: every program takes some
 
 
