@@ -38,10 +38,7 @@ class InContextRegressor(Layered, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         self.layer.check()
-        if not self.layer.mixing.attends:
-            self.layer.require_unset(
-                ("score", "normalize", "family"), f"mixer={self.layer.mixer!r} has no attention to read it"
-            )
+        self.layer.require_read()
         self.layer.require_unset(
             ("cross_score", "cross_normalize", "cross_family"), "there is no attention to a source"
         )

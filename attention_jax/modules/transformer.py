@@ -158,6 +158,17 @@ class LayerSpec(NamedTuple):
                 f"with score={self.score!r} cannot read. Choose mixer={ATTENTION!r} and score='scaled_dot'."
             )
 
+    def require_read(self) -> None:
+        """Raise ValueError for what only attention reads, of a model whose only attention may be the mixer's."""
+        if self.mixing.attends:
+            return
+        self.require_unset(("score", "normalize", "family"), f"mixer={self.mixer!r} has no attention to read it")
+        if "attention" in self.dropout_sites:
+            raise ValueError(
+                f"dropout_sites={self.dropout_sites}: mixer={self.mixer!r} has no weights of attention to drop. Leave "
+                "'attention' out."
+            )
+
     def require_unset(self, names: tuple[str, ...], because: str) -> None:
         """Raise ValueError for a field of `names` that is not its default, with the reason why nothing reads it."""
         require_unset(self, {name: self._field_defaults[name] for name in names}, because)

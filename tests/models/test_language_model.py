@@ -23,6 +23,8 @@ SIZES = {
     "mixer": "attention", "reach": 2,
     "dropout_sites": ("residual", "attention"),
 }  # fmt: skip
+OF_A_STATE = {"dropout_sites": ("residual",)}  # a mixer with a state has no weights to drop
+
 STATES = [mixer for mixer in MIXERS if not attends(mixer)]
 ALL = [
     *BUILDERS,
@@ -36,8 +38,9 @@ ALL = [
 @functools.cache
 def make(name, **more):
     """The model, and variables that are not at their start."""
-    of_latents = {"kv_heads": 2} if more.get("mixer") == "latent" else {}
-    module = LanguageModel.of(**SIZES | of_latents | {"positions": name} | more)
+    mixer = more.get("mixer", "attention")
+    fitting = {"kv_heads": 2} if mixer == "latent" else {} if attends(mixer) else OF_A_STATE
+    module = LanguageModel.of(**SIZES | fitting | {"positions": name} | more)
     return module, drawn(module.init, TOKENS)
 
 
@@ -189,9 +192,9 @@ def test_a_state_is_as_large_for_any_text_and_only_attention_has_heads_to_edit(m
 
 @pytest.mark.parametrize(("mixer", "most"), [("retention", 2015), ("gated_linear", 16)])
 def test_a_block_that_would_forget_more_than_float32_has_is_refused(mixer, most):
-    LanguageModel.of(**SIZES | {"positions": "none", "mixer": f"{mixer}:block={most}"})
+    LanguageModel.of(**SIZES | OF_A_STATE | {"positions": "none", "mixer": f"{mixer}:block={most}"})
     with pytest.raises(ValueError, match=f"block={most + 1}: needs {most} or less"):
-        LanguageModel.of(**SIZES | {"positions": "none", "mixer": f"{mixer}:block={most + 1}"})
+        LanguageModel.of(**SIZES | OF_A_STATE | {"positions": "none", "mixer": f"{mixer}:block={most + 1}"})
 
 
 @pytest.mark.parametrize("mixer", ["window", "convolution"])
@@ -230,6 +233,10 @@ def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
         ({"layers": 0}, "layers=0: needs 1 or more"),
         ({"mixer": "gru", "score": "cosine"}, "score='cosine': mixer='gru' has no attention to read it. Set score='sc"),
         (
+            {"mixer": "delta", "dropout_sites": ("residual", "attention")},
+            r"dropout_sites=.*: mixer='delta' has no weights of attention to drop. Leave 'attention' out",
+        ),
+        (
             {"mixer": "convolution", "normalize": "sigmoid"},
             "normalize='sigmoid': mixer='convolution' has no attention to read it. Set normalize='softmax'",
         ),
@@ -242,7 +249,7 @@ def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
 )
 def test_what_does_not_fit_is_refused_by_name(more, message):
     with pytest.raises(ValueError, match=message):
-        LanguageModel.of(**SIZES | {"positions": "none"} | more)
+        LanguageModel.of(**SIZES | OF_A_STATE | {"positions": "none"} | more)
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name != "learned"])

@@ -12,6 +12,7 @@ from translators import INPUTS, LENGTHS, SOURCE, build, trained
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.attention import Edit
 from attention_jax.modules.mixers import BUILDERS as MIXERS
+from attention_jax.modules.mixers import attends
 from attention_jax.modules.normalization import NORMS
 from attention_jax.modules.transformer import REMAT
 from attention_jax.ops.dropout import Dropout
@@ -47,7 +48,8 @@ assert_equal = functools.partial(jax.tree.map, np.testing.assert_array_equal)
 @functools.cache
 def language_model(positions="rotary", **more):
     """The model, and variables that are not at their start."""
-    module = LanguageModel.of(**SIZES | {"positions": positions} | more)
+    sites = SIZES["dropout_sites"] if attends(more.get("mixer", "attention")) else ("embeddings", "residual", "hidden")
+    module = LanguageModel.of(**SIZES | {"positions": positions, "dropout_sites": sites} | more)
     return module, drawn(module.init, TOKENS)
 
 
