@@ -12,6 +12,7 @@ from attention_jax.errors import UserError
 from attention_jax.launcher.compilation import compile_step
 from attention_jax.launcher.description import describe_step
 from attention_jax.launcher.search import print_answer, search
+from attention_jax.reports.names import name_of_run
 from attention_jax.reports.page import show
 from attention_jax.reports.run import estimate, run_page
 from attention_jax.runs.code import Code, changed_since
@@ -335,7 +336,9 @@ def _write_report(
     stopping.poll_alone()
     figures = experiment.figures(session, config, run, result)
     stopping.poll_alone()
-    page = run_page(f"{config.experiment}: {name}", flatten(config), flatten(result), tables, figures, to_json(config))
+    page = run_page(
+        f"{name_of_run(result)}, {name}", flatten(config), flatten(result), tables, figures, to_json(config)
+    )
     write_whole(run.own / "report.html", page)
 
 

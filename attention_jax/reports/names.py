@@ -1,5 +1,7 @@
-"""What settings, and groups of them, are called, by what they override."""
+"""What settings, and groups of them, are called, by what they override; and a run, by its command."""
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 from attention_jax.reports.page import show
 
 MOST_KEYS = 2  # that every name says
+CONFIG = re.compile(r"^--?config[=\n](?:.*/)?([^/\n]+)\.py(:.*)?$", re.MULTILINE)  # among words, one a line
 
 
 def names_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -63,3 +66,9 @@ def _short(key: str, keys: Sequence[str]) -> str:
 def _with_keys(overrides: Mapping[str, Any], named: Sequence[str], keys: Sequence[str]) -> str:
     """The values of the keys that are named, each with as much of its key as tells it from all keys."""
     return ", ".join(f"{_short(key, keys)} {show(overrides[key])}" for key in named if key in overrides)
+
+
+def name_of_run(result: Mapping[str, Any]) -> str:
+    """What a run is of: its config's file and variant, as `nmt:bahdanau,embedded`; of another start, its experiment."""
+    named = CONFIG.search("\n".join(shlex.split(result.get("command", ""))))
+    return named[1] + (named[2] or "") if named else result["experiment"]

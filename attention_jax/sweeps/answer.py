@@ -14,7 +14,7 @@ from attention_jax.evaluation.metrics import metric as metric_of
 from attention_jax.files import read_arrays
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.learning import learning_line
-from attention_jax.reports.names import name_of_group, names_of
+from attention_jax.reports.names import name_of_group, name_of_run, names_of
 from attention_jax.reports.page import render
 from attention_jax.reports.pivots import grid_tables
 from attention_jax.reports.sweep import (
@@ -73,13 +73,15 @@ def write_answer(
     result = {**found.result, "orders": {**found.result.get("orders", {}), **_orders(answers)}}
     status = "finished" if all(map(sweep.is_done, sweep.plan.cells)) else "unfinished"
     result["cells"] = records_of(sweep)
-    write_result(sweep.path, {**finished(sweep.config, result), **_made_by(sweep), "status": status})
+    result = {**finished(sweep.config, result), **_made_by(sweep), "status": status}
+    write_result(sweep.path, result)
     write_cells(sweep, result["cells"])
-    write_whole(sweep.path / "report.html", _page(sweep, answers, found, palette))
+    title = f"{name_of_run(result)}, {sweep.path.name}"
+    write_whole(sweep.path / "report.html", _page(sweep, title, answers, found, palette))
     return sweep.path / "report.html"
 
 
-def _page(sweep: Sweep, answers: Sequence[Answer], found: Conclusion, palette: Mapping[str, str]) -> str:
+def _page(sweep: Sweep, title: str, answers: Sequence[Answer], found: Conclusion, palette: Mapping[str, str]) -> str:
     """The page; its tables are written as files on the way, and its figures drawn."""
     main, (grids, no_grid) = settings_table(answers), grid_tables(answers, sweep.config.sweep.within)
     ours, costs = [main, *difference_tables(answers), *grids], cost_tables(answers[0])
@@ -89,7 +91,7 @@ def _page(sweep: Sweep, answers: Sequence[Answer], found: Conclusion, palette: M
     write_tables(main, [table for table in (*before, *after) if table is not main], sweep.path, sentences, notes)
     drawn = figures_of(answers, sweep.path / "figures", palette)
     return render(
-        f"{sweep.config.experiment}: {sweep.path.name}",
+        title,
         [*before, *after, cells_table(answers[0], {name: sweep.flat[name]["seeds"] for name in sweep.plan.cells})],
         [*found.figures, *drawn] if found.leads else [*drawn, *found.figures],
         to_json(sweep.config),

@@ -1,6 +1,8 @@
 """What a sweep calls its settings and their groups."""
 
-from attention_jax.reports.names import name_of_group, names_of, short_keys
+import pytest
+
+from attention_jax.reports.names import name_of_group, name_of_run, names_of, short_keys
 
 
 def test_a_setting_is_called_by_what_it_sets_with_the_keys_where_it_sets_more_than_one_value():
@@ -34,3 +36,17 @@ def test_a_key_is_called_by_as_much_of_it_as_tells_it_from_the_others():
     keys = ("kernel.name", "kernel.width", "model.width", "data.n")
     settings = [dict.fromkeys(keys, value) for value in (1, 2)]
     assert [*short_keys(settings).values()] == ["kernel", "kernel.width", "model.width", "n"]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python launch.py --config=configs/nmt.py:bahdanau,tatoeba_600 --workdir=w", "nmt:bahdanau,tatoeba_600"),
+        ("attention-jax --workdir=w --config '/a b/heads.py' --config.run=r", "heads"),
+        ("attention-jax '--config=/a b/heads.py:core' --config.run=r", "heads:core"),
+        ("python launch.py --workdir=w", "nmt"),
+        ("", "nmt"),
+    ],
+)
+def test_a_run_is_called_by_its_config_and_variant_or_by_its_experiment(command, name):
+    assert name_of_run({"experiment": "nmt", "command": command}) == name
