@@ -15,6 +15,8 @@ def tell_text(text: Text, data: ConfigDict) -> None:
 
     Documents are drawn by their number: of a few that differ in length, a tenth may be most of the text.
     """
+    if data.source == "text" and not data.path:
+        tell("no --config.data.path: the text is generated sentences; --config.data.path=FILE takes one of yours")
     splits = text.meta["splits"]
     counts = ", ".join(f"{found['tokens']:,} {name}" for name, found in splits.items())
     tell(f"tokens: {counts}; vocabulary: {text.vocabulary:,}")
