@@ -69,16 +69,51 @@ def answer(scores: Scores, baseline: str) -> dict[str, Any]:
     """`curves` by setting and group, `mrr` by setting, and `orders` by group with differences to the baseline."""
     measured, lead = measured_of(scores), measures_of(scores)[0]
     ranked = {name: interval(values, "mrr") for name, values in ranks(lead, measured).items()}
-    found = [row for row in records(compare(lead, measured, baselines_of(measured, baseline))) if "mean" in row]
     return {
         "curves": {
             name: {group: _curve(kept(seeds)) for group, seeds in groups.items() if kept(seeds)}
             for name, groups in scores.items()
         },
         "mrr": ranked,
-        "orders": {group: [row for row in found if row.get("group", "") == group] for group in groups_of(scores)}
-        | {"mrr": sorted(ranked, key=lambda name: -ranked[name]["mean"])},
+        "orders": _orders(lead, measured, baseline) | {"mrr": sorted(ranked, key=lambda name: -ranked[name]["mean"])},
     }
+
+
+def orders_by_length(scores: Scores, baseline: str) -> dict[str, list[dict[str, Any]]]:
+    """Settings in order of the first measure at each length, with differences to the baseline, by "GROUP, LENGTH".
+
+    Tests are corrected for the number of all of them together.
+    """
+    lead = measures_of(scores)[0]
+    every = [one for groups in scores.values() for seeds in groups.values() for one in kept(seeds)]
+    lengths = dict.fromkeys(length for one in every for length in one.curves[lead])
+    measured = [record for length in lengths for record in measured_of(_at_length(scores, lead, length))]
+    return _orders(lead, measured, baseline)
+
+
+def _at_length(scores: Scores, lead: str, length: str) -> Scores:
+    """Scores of which each seed's number is its measure at a length, in groups of that length."""
+
+    def there(seeds: Mapping[int, OfSeed]) -> dict[int, OfSeed]:
+        return {
+            seed: one._replace(value=one.curves[lead][length]) if one.curves else one for seed, one in seeds.items()
+        }
+
+    def has(seeds: Mapping[int, OfSeed]) -> bool:
+        return all(length in one.curves[lead] for one in kept(seeds))
+
+    return {
+        setting: {
+            f"{group}, {length}".removeprefix(", "): there(seeds) for group, seeds in groups.items() if has(seeds)
+        }
+        for setting, groups in scores.items()
+    }
+
+
+def _orders(lead: str, measured: Sequence[Measured], baseline: str) -> dict[str, list[dict[str, Any]]]:
+    found = [row for row in records(compare(lead, measured, baselines_of(measured, baseline))) if "mean" in row]
+    groups = dict.fromkeys(one.group for one in measured)
+    return {group: [row for row in found if row.get("group", "") == group] for group in groups}
 
 
 def interval(values: Sequence[float] | np.ndarray, measure: str) -> dict[str, float]:

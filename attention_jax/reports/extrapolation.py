@@ -21,6 +21,7 @@ from attention_jax.reports.figures import (
 from attention_jax.reports.page import Estimate, PValue, Ratio, Table
 
 PARTS = ("mean", "low", "high")
+TESTS = {"p_seeds": "p, t", "p_adjusted": "p, Holm"}  # of differences, and their columns
 
 
 def panels(curves: Mapping[str, Any], measure: str) -> dict[str, dict[str, Line]]:
@@ -155,7 +156,13 @@ def order_table(
     is_log = any("ratio" in row for group in groups for row in orders[group])
     contrast, cell = ("ratio", Ratio) if is_log else ("difference", Estimate)
     rows = [
-        (group, row["setting"], _estimate(row), _estimate(row.get(contrast, {}), cell), _p(row))
+        (
+            group,
+            row["setting"],
+            _estimate(row),
+            _estimate(row.get(contrast, {}), cell),
+            *(_p(row, test) for test in TESTS),
+        )
         for group in groups
         for row in orders[group]
     ]
@@ -163,14 +170,20 @@ def order_table(
     means = [(group, row["mean"]) for group in groups for row in orders[group]]
     best = {(index, 2) for index, (group, mean) in enumerate(means) if mean == firsts.get(group)}
     note = "Means over seeds with 95% intervals." + (
-        f" {contrast.capitalize()}s are to {baseline}." if baseline else ""
+        f" {contrast.capitalize()}s are to {baseline}; Holm's correction is over all rows." if baseline else ""
     )
-    return Table(title, ("group", what, height, contrast, "p, t"), rows, note, best=best)
+    return Table(title, ("group", what, height, contrast, *TESTS.values()), rows, note, best=best)
+
+
+def length_table(orders: Mapping[str, Any], measure: str, baseline: str) -> Table:
+    """The settings at each length of each group, as `order_table` has them; folded, for it is long."""
+    title, said = "By length, with differences", measure.replace("_", " ")
+    return order_table(orders, list(orders), title, "setting", said, baseline)._replace(folded=True)
 
 
 def _estimate(found: Mapping[str, Any], cell: type[Estimate] = Estimate) -> Estimate | None:
     return cell(found["mean"], found.get("low"), found.get("high")) if "mean" in found else None
 
 
-def _p(row: Mapping[str, Any]) -> PValue | None:
-    return PValue(row["p_seeds"]) if "p_seeds" in row else None
+def _p(row: Mapping[str, Any], test: str) -> PValue | None:
+    return PValue(row[test]) if test in row else None

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from attention_jax.evaluation import comparison
-from attention_jax.evaluation.by_group import OfSeed, answer, gather, measured_of, measures_of
+from attention_jax.evaluation.by_group import OfSeed, answer, gather, measured_of, measures_of, orders_by_length
 
 HEIGHTS = {("none", "copy"): (0.2, 0.4, 0.3), ("alibi", "copy"): (0.7, 0.8, 0.9), ("none", "sort"): (1.0, 0.9, 0.8)}
 
@@ -66,3 +67,32 @@ def test_curves_have_every_length_with_its_interval():
     assert curve["length"] == [16, 32]
     assert curve["mean"] == pytest.approx([0.8, 0.0])
     assert curve["low"][0] < 0.8 < curve["high"][0]
+
+
+def test_at_each_length_differences_are_paired_and_their_tests_corrected_together():
+    heights = {"none": (0.2, 0.4, 0.3), "alibi": (0.7, 0.8, 0.9)}
+    curve = lambda value: {"token_accuracy": {"8": value, "16": value / 2}}  # noqa: E731
+    found = [
+        cell(setting, "copy", seed, value) for setting, values in heights.items() for seed, value in enumerate(values)
+    ]
+    of_lengths = gather(found, lambda member: OfSeed(curve(member["value"]), 0.0))
+    orders = orders_by_length(of_lengths, "none")
+    assert list(orders) == ["copy, 8", "copy, 16"]
+    for group, scale in (("copy, 8", 1.0), ("copy, 16", 0.5)):
+        best, other = orders[group]
+        assert (best["setting"], other["setting"]) == ("alibi", "none")
+        assert best["difference"]["mean"] == pytest.approx(0.5 * scale)
+        assert best["p_seeds"] == pytest.approx(stats.ttest_rel(heights["alibi"], heights["none"]).pvalue)
+        assert best["p_adjusted"] == pytest.approx(2 * best["p_seeds"])
+
+
+def test_a_setting_without_a_length_is_left_out_there_and_a_lost_seed_is_told():
+    curves = {"none": {"8": 0.5, "16": 0.1}, "learned": {"8": 0.6}}
+    found = [cell(setting, "", seed, curve) for setting, curve in curves.items() for seed in (0, 1)]
+    found.append(cell("none", "", 2, None, "diverged"))
+    orders = orders_by_length(gather(found, lambda one: OfSeed({"token_accuracy": one["value"]}, 0.0)), "none")
+    assert {group: [row["setting"] for row in rows] for group, rows in orders.items()} == {
+        "8": ["learned", "none"],
+        "16": ["none"],
+    }
+    assert [row.get("lost", 0) for row in orders["8"]] == [0, 1]

@@ -286,16 +286,16 @@ def test_a_band_of_one_seed_is_its_line(tmp_path, drawn):
 def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_group_in_bold():
     rows = [
         {"setting": "a", "mean": 3.0, "low": 2.0, "high": 4.0, "difference": {"mean": 1.0, "low": 0.5, "high": 1.5}},
-        {"setting": "b", "mean": 2.0, "low": 1.0, "high": 3.0, "p_seeds": 0.04},
+        {"setting": "b", "mean": 2.0, "low": 1.0, "high": 3.0, "p_seeds": 0.04, "p_adjusted": 0.08},
     ]
     lost = [{"setting": "b", "mean": 9.0, "lost": 1}]
     table = order_table({"one": rows, "two": lost}, ["one", "two"], "t", "setting", "BLEU", "b")
     assert table.rows == [
-        ("one", "a", Estimate(3.0, 2.0, 4.0), Estimate(1.0, 0.5, 1.5), None),
-        ("one", "b", Estimate(2.0, 1.0, 3.0), None, PValue(0.04)),
-        ("two", "b", Estimate(9.0), None, None),
+        ("one", "a", Estimate(3.0, 2.0, 4.0), Estimate(1.0, 0.5, 1.5), None, None),
+        ("one", "b", Estimate(2.0, 1.0, 3.0), None, PValue(0.04), PValue(0.08)),
+        ("two", "b", Estimate(9.0), None, None, None),
     ]
     assert table.best == {(0, 2)}
     of_ratios = order_table({"one": [rows[0] | {"ratio": {"mean": 0.5}}]}, ["one"], "t", "setting", "perplexity", "b")
     assert (of_ratios.columns[3], str(of_ratios.rows[0][3])) == ("ratio", "×0.5")
-    assert of_ratios.note.endswith("Ratios are to b.")
+    assert of_ratios.note.endswith("Ratios are to b; Holm's correction is over all rows.")

@@ -17,6 +17,7 @@ from attention_jax.evaluation.by_group import (
     interval,
     measured_of,
     measures_of,
+    orders_by_length,
 )
 from attention_jax.evaluation.comparison import ranks, shared_by_all
 from attention_jax.evaluation.extrapolation import area, kendall
@@ -30,6 +31,7 @@ from attention_jax.reports.extrapolation import (
     distance_curves,
     images,
     length_curves,
+    length_table,
     order_table,
     panels,
 )
@@ -65,6 +67,8 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
         title, height = f"{lead} {BEYOND}, by task", f"area of {lead}"
         tables.append(order_table(result["orders"], groups_of(scores), title, "encoding", height, baseline))
     result["orders"]["published"] = published
+    result["by_length"] = orders_by_length(scores, baseline)
+    tables.append(length_table(result["by_length"], lead, baseline))
     firsts: dict[str, FinishedCell] = {}
     for cell in done:
         firsts.setdefault(cell.setting, cell)

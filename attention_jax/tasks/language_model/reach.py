@@ -16,11 +16,11 @@ from ml_collections import ConfigDict
 
 from attention_jax import stopping
 from attention_jax.errors import UserError
-from attention_jax.evaluation.by_group import PARTS, OfSeed, Scores, answer, gather, interval, kept
+from attention_jax.evaluation.by_group import PARTS, OfSeed, Scores, answer, gather, interval, kept, orders_by_length
 from attention_jax.models.flops import held_bytes
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
-from attention_jax.reports.extrapolation import length_curves
+from attention_jax.reports.extrapolation import length_curves, length_table
 from attention_jax.reports.figures import Figure, Line
 from attention_jax.reports.heads import PANELS
 from attention_jax.reports.page import Estimate, Table
@@ -83,7 +83,8 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     scores = gather([(cell.setting, cell.group, cell.result) for cell in cells], _of_seed)
     done = {cell.setting: cell for cell in cells if cell.result["status"] != "diverged"}
     trained = {name: cell.config.data.length for name, cell in done.items()}
-    result, measures = answer(scores, cells[0].baseline), list(_members(cells)[0]["curves"])
+    baseline, measures = cells[0].baseline, list(_members(cells)[0]["curves"])
+    result = answer(scores, baseline) | {"by_length": orders_by_length(scores, baseline)}
     lines = {name: _by_group(result["curves"], name, trained) for name in (*measures, *_named(PANELS))}
     drawn = [accuracy_figure(lines[name], name, folder, palette) for name in measures]
     if spread := _spread(lines):
@@ -91,7 +92,8 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     if frontier := _frontier(scores, done, measures[0]):
         result["frontier"] = frontier
         drawn.append(_frontier_figure(frontier, measures[0], folder))
-    return Conclusion(result, drawn, [_length_table(lines[name], name) for name in measures])
+    differences = length_table(result["by_length"], measures[0], baseline)
+    return Conclusion(result, drawn, [*(_length_table(lines[name], name) for name in measures), differences])
 
 
 def accuracy_figure(
