@@ -11,6 +11,7 @@ import numpy as np
 Points = Sequence[float] | np.ndarray
 Line = tuple[Points, Points, Points, Points]  # x, means, and the ends of their intervals
 FEW = 12  # points of a line that are marked
+MOST_BANDS = 8  # that are told apart where they lie over one another
 DPI = 120
 ROW = 0.19  # inches of a legend's line
 SAMPLE = 0.6  # inches of a legend's sample of a line, with the gap to the next
@@ -143,12 +144,26 @@ def curves(
 
 
 def draw_bands(axis, series: Mapping[str, Line], palette: Mapping[str, str]) -> None:
-    """Lines by name, each in the band between the ends of its interval; no room below 0 where nothing is below it."""
-    for name, (x, mean, low, high) in series.items():
+    """Lines by name, each in the band between the ends of its interval; no room below 0 where nothing is below it.
+
+    Many lines of few points have a bar at each point instead, side by side.
+    """
+    has_bars = len(series) > MOST_BANDS and all(len(x) <= FEW for x, *_ in series.values())
+    for index, (name, (x, mean, low, high)) in enumerate(series.items()):
         style = line_style(palette, name)
+        if has_bars:
+            x = _beside(x, index / len(series) - 0.5)
+            axis.vlines(x, low, high, color=palette[name], alpha=0.6, linewidth=0.9)
+        else:
+            axis.fill_between(x, low, high, color=palette[name], alpha=0.15, linewidth=0)
         axis.plot(x, mean, marker="o" if len(x) <= FEW else "", markersize=3, linewidth=1.4, label=name, **style)
-        axis.fill_between(x, low, high, color=palette[name], alpha=0.15, linewidth=0)
     bottom, top = axis.get_ylim()
     if bottom < 0 and not any(value < 0 for _, _, low, _ in series.values() for value in low):
         axis.set_ylim(bottom=max(bottom, -0.03 * top))
     axis.grid(alpha=0.3)
+
+
+def _beside(x: Points, share: float) -> np.ndarray:
+    """Points moved by so much of half of the smallest gap between them."""
+    gaps = np.diff(np.sort(np.asarray(x, float)))
+    return np.asarray(x, float) + share * (gaps.min() / 2 if len(gaps) else 0)

@@ -299,3 +299,12 @@ def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_g
     of_ratios = order_table({"one": [rows[0] | {"ratio": {"mean": 0.5}}]}, ["one"], "t", "setting", "perplexity", "b")
     assert (of_ratios.columns[3], str(of_ratios.rows[0][3])) == ("ratio", "×0.5")
     assert of_ratios.note.endswith("Ratios are to b; Holm's correction is over all rows.")
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_many_lines_have_bars_side_by_side_and_few_have_bands(tmp_path, drawn, count):
+    line = ([8, 16, 32], [1.0, 2.0, 3.0], [0.5, 1.5, 2.5], [1.5, 2.5, 3.5])
+    length_curves({"t": {str(index): line for index in range(count)}}, None, tmp_path / "l.png")
+    lines = [one.get_xdata() for one in drawn["l"].axes[0].get_lines()]
+    assert len({tuple(x) for x in lines}) == (count if count > 8 else 1)
+    np.testing.assert_allclose(lines, [[8, 16, 32]] * count, atol=2)
