@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -242,6 +242,7 @@ MODES: dict[str, Callable[[Experiment, Request], None]] = {
 
 
 WRITING = ("train", "report", "sweep", "search", "work")  # modes that write in the workdir
+MOST_TOLD = 60  # numbers of a result, at the end of a run
 
 
 def _refuse_search(path: Path) -> None:
@@ -342,13 +343,23 @@ def _write_report(
     write_whole(run.own / "report.html", page)
 
 
+def outermost(names: Sequence[str]) -> Sequence[str]:
+    """The names that lie in the fewest sections of a result, so many that they fit on a screen."""
+    depths = sorted({name.count(".") for name in names}, reverse=True)
+    chosen = ([name for name in names if name.count(".") <= depth] for depth in depths)
+    return next((found for found in chosen if len(found) <= MOST_TOLD), names)
+
+
 def _print_result(run: Run) -> None:
     result = flatten(run.result() or {})
     shown = {name: show(estimate(result, name)) for name, value in result.items() if isinstance(value, (int, float))}
     shown |= {name: "[{}, {}]".format(*map(show, result[name])) for name in result if name.endswith("_ci95")}
-    width = max(map(len, shown), default=0)
-    for name in (name for name in result if name in shown):
+    told = outermost([name for name in result if name in shown])
+    width = max(map(len, told), default=0)
+    for name in told:
         put(f"{name:<{width}}  {shown[name]}")
+    if len(told) < len(shown):
+        put(f"… and {len(shown) - len(told)} numbers more: result.json has them all")
     put()
     figures, pages = sorted((run.path / "figures").glob("*.png")), sorted(run.path.glob("*.html"))
     for path in (*figures, *pages, run.path / "result.json"):

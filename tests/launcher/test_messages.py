@@ -4,6 +4,7 @@ import pytest
 
 from attention_jax.errors import UserError
 from attention_jax.launcher.messages import guarded, unreadable
+from attention_jax.launcher.modes import outermost
 from attention_jax.runs.config import flatten
 from attention_jax.runs.keys import ABBREVIATIONS
 from configs import nmt, positional_encoding
@@ -71,3 +72,9 @@ def test_what_the_user_cannot_mend_is_not_hidden():
 
     with pytest.raises(ModuleNotFoundError):
         guarded(run, [])
+
+
+def test_of_a_result_of_many_numbers_the_outermost_are_told():
+    few = ["loss", "test.bleu", "test.beams.bleu"]
+    assert list(outermost(few)) == few
+    assert list(outermost([*few, *(f"heads.{layer}.{n}" for layer in range(8) for n in range(8))])) == few[:2]
