@@ -115,15 +115,16 @@ def _pareto(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
     axis, sign = axes[0, 0], 1 if metric(answer.metric).more_is_better else -1
     rows = enumerate(zip(answer.settings, answer.comparison.rows, strict=True))
     points = sorted(
-        (setting.cost["cost.flops"], -sign * row.value.mean, index)
+        (setting.cost["cost.flops"], -sign * row.value.mean, index, row.value)
         for index, (setting, row) in rows
         if row.value and "cost.flops" in setting.cost
     )
     front, best = [], -np.inf
-    for flops, negative, index in points:
+    for flops, negative, index, value in points:
         name = answer.comparison.rows[index].measured.setting
         is_front = -negative > best
         label = name if is_front or len(points) <= NAMED else None
+        axis.vlines(flops, value.low, value.high, color=palette[name], linewidth=0.9, alpha=0.6)
         axis.plot([flops], [-sign * negative], _shape(palette, name), color=palette[name], markersize=5, label=label)
         if is_front:
             front.append((flops, -sign * negative))
@@ -137,7 +138,10 @@ def _pareto(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
     axis.set_ylabel(answer.metric)
     axis.grid(alpha=0.3)
     legend(figure, [axis])
-    caption = f"{answer.metric} against training FLOPs; the dashed front joins what nothing beats in both."
+    caption = (
+        f"{answer.metric} against training FLOPs, means over seeds with their 95% intervals; the dashed front joins "
+        "what nothing beats in both."
+    )
     return save(figure, path, caption)
 
 
