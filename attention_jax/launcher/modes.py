@@ -338,16 +338,20 @@ def _write_report(
     figures = experiment.figures(session, config, run, result)
     stopping.poll_alone()
     page = run_page(
-        f"{name_of_run(result)}, {name}", flatten(config), flatten(result), tables, figures, to_json(config)
+        f"{_title(config, run, result)}, {name}", flatten(config), flatten(result), tables, figures, to_json(config)
     )
     write_whole(run.own / "report.html", page)
 
 
-def outermost(names: Sequence[str]) -> Sequence[str]:
-    """The names that lie in the fewest sections of a result, so many that they fit on a screen."""
-    depths = sorted({name.count(".") for name in names}, reverse=True)
-    chosen = ([name for name in names if name.count(".") <= depth] for depth in depths)
-    return next((found for found in chosen if len(found) <= MOST_TOLD), names)
+def _title(config: ConfigDict, run: Run, result: dict) -> str:
+    """What a run is of; of a sweep's cell the experiment, for the command was the sweep's."""
+    return config.experiment if run.path.parent.name == "cells" else name_of_run(result)
+
+
+def outermost(names: Sequence[str]) -> list[str]:
+    """As many names as fit on a screen, in their order: those in the fewest sections of a result, the first of them."""
+    chosen = set(sorted(names, key=lambda name: name.count("."))[:MOST_TOLD])
+    return [name for name in names if name in chosen]
 
 
 def _print_result(run: Run) -> None:

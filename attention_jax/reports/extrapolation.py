@@ -12,6 +12,7 @@ from attention_jax.reports.figures import (
     Points,
     colours,
     draw_bands,
+    has_bars,
     legend,
     line_style,
     log_scale,
@@ -78,7 +79,8 @@ def length_curves(
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     legend(figure, axes.flat[: len(panels)])
-    return save(figure, path, caption)
+    beside = " Points of one length stand side by side." if any(map(has_bars, panels.values())) else ""
+    return save(figure, path, caption + beside)
 
 
 def images(
@@ -170,14 +172,16 @@ def order_table(
     means = [(group, row["mean"]) for group in groups for row in orders[group]]
     best = {(index, 2) for index, (group, mean) in enumerate(means) if mean == firsts.get(group)}
     note = "Means over seeds with 95% intervals." + (
-        f" {contrast.capitalize()}s are to {baseline}; Holm's correction is over all rows." if baseline else ""
+        f" {contrast.capitalize()}s are to {baseline}." if baseline else ""
     )
+    if any("p_adjusted" in row for group in groups for row in orders[group]):
+        note += " Holm's correction is over all rows."
     return Table(title, ("group", what, height, contrast, *TESTS.values()), rows, note, best=best)
 
 
 def length_table(orders: Mapping[str, Any], measure: str, baseline: str) -> Table:
     """The settings at each length of each group, as `order_table` has them; folded, for it is long."""
-    title, said = "By length, with differences", measure.replace("_", " ")
+    title, said = "By length in tokens, with differences", measure.replace("_", " ")
     return order_table(orders, list(orders), title, "setting", said, baseline)._replace(folded=True)
 
 

@@ -12,6 +12,7 @@ Points = Sequence[float] | np.ndarray
 Line = tuple[Points, Points, Points, Points]  # x, means, and the ends of their intervals
 FEW = 12  # points of a line that are marked
 MOST_BANDS = 8  # that are told apart where they lie over one another
+GAP = 0.9  # points between the bars of two lines
 DPI = 120
 ROW = 0.19  # inches of a legend's line
 SAMPLE = 0.6  # inches of a legend's sample of a line, with the gap to the next
@@ -146,14 +147,14 @@ def curves(
 def draw_bands(axis, series: Mapping[str, Line], palette: Mapping[str, str]) -> None:
     """Lines by name, each in the band between the ends of its interval; no room below 0 where nothing is below it.
 
-    Many lines of few points have a bar at each point instead, side by side.
+    Many lines of few points have a bar at each point instead, side by side on the picture.
     """
-    has_bars = len(series) > MOST_BANDS and all(len(x) <= FEW for x, *_ in series.values())
     for index, (name, (x, mean, low, high)) in enumerate(series.items()):
         style = line_style(palette, name)
-        if has_bars:
-            x = _beside(x, index / len(series) - 0.5)
-            axis.vlines(x, low, high, color=palette[name], alpha=0.6, linewidth=0.9)
+        if has_bars(series):
+            style["transform"] = axis.transData + _aside(axis, GAP * (index - (len(series) - 1) / 2))
+            bars = {"color": palette[name], "alpha": 0.6, "linewidth": 0.9, "transform": style["transform"]}
+            axis.vlines(x, low, high, **bars)
         else:
             axis.fill_between(x, low, high, color=palette[name], alpha=0.15, linewidth=0)
         axis.plot(x, mean, marker="o" if len(x) <= FEW else "", markersize=3, linewidth=1.4, label=name, **style)
@@ -163,7 +164,13 @@ def draw_bands(axis, series: Mapping[str, Line], palette: Mapping[str, str]) -> 
     axis.grid(alpha=0.3)
 
 
-def _beside(x: Points, share: float) -> np.ndarray:
-    """Points moved by so much of half of the smallest gap between them."""
-    gaps = np.diff(np.sort(np.asarray(x, float)))
-    return np.asarray(x, float) + share * (gaps.min() / 2 if len(gaps) else 0)
+def has_bars(series: Mapping[str, Line]) -> bool:
+    """Whether these lines have bars and not bands."""
+    return len(series) > MOST_BANDS and all(len(x) <= FEW for x, *_ in series.values())
+
+
+def _aside(axis, points: float):
+    """A shift to the right on the picture, by so many points, whatever the axis's scale."""
+    from matplotlib.transforms import ScaledTranslation
+
+    return ScaledTranslation(points / 72, 0, axis.figure.dpi_scale_trans)

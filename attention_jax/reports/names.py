@@ -9,7 +9,7 @@ from typing import Any
 from attention_jax.reports.page import show
 
 MOST_KEYS = 2  # that every name says
-CONFIG = re.compile(r"^--?config[=\n](?:.*/)?([^/\n]+)\.py(:.*)?$", re.MULTILINE)  # among words, one a line
+CONFIG = re.compile(r"^--?config[=\n](?:[^:\n]*/)?([^:/\n]+)\.py(:.*)?$", re.MULTILINE)  # among words, one a line
 
 
 def names_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -70,5 +70,5 @@ def _with_keys(overrides: Mapping[str, Any], named: Sequence[str], keys: Sequenc
 
 def name_of_run(result: Mapping[str, Any]) -> str:
     """What a run is of: its config's file and variant, as `nmt:bahdanau,embedded`; of another start, its experiment."""
-    named = CONFIG.search("\n".join(shlex.split(result.get("command", ""))))
-    return named[1] + (named[2] or "") if named else result["experiment"]
+    named = CONFIG.findall("\n".join(shlex.split(result.get("command", ""))))
+    return "".join(named[-1]) if named else result["experiment"]

@@ -139,7 +139,7 @@ def _pareto(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
     axis.grid(alpha=0.3)
     legend(figure, [axis])
     caption = (
-        f"{answer.metric} against training FLOPs, means over seeds with their 95% intervals; the dashed front joins "
+        f"{answer.metric} against training FLOPs, with 95% intervals where there are any; the dashed front joins "
         "what nothing beats in both."
     )
     return save(figure, path, caption)

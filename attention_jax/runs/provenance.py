@@ -28,7 +28,7 @@ def program() -> str:
     path = Path(sys.argv[0])
     if path.name == "__main__.py":  # of a package, by python -m
         return f"python -m {'.'.join(path.parts[-3:-1])}"
-    return f"python {path.name}" if path.suffix == ".py" else path.name
+    return f"python {shlex.quote(path.name)}" if path.suffix == ".py" else shlex.quote(path.name)
 
 
 def git(*arguments: str) -> str | None:

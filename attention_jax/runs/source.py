@@ -45,7 +45,7 @@ class _Bare(ast.NodeTransformer):
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.exc, ast.Call):
-            node.exc.args = [given for given in node.exc.args if not isinstance(given, (ast.Constant, ast.JoinedStr))]
+            node.exc.args = [ast.Constant("") if _is_written(given) else given for given in node.exc.args]
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
@@ -61,6 +61,11 @@ class _Bare(ast.NodeTransformer):
                 values.append(value)
         node.values = values
         return node
+
+
+def _is_written(given: ast.expr) -> bool:
+    """Whether an argument is a text that stands there."""
+    return isinstance(given, ast.JoinedStr) or (isinstance(given, ast.Constant) and isinstance(given.value, str))
 
 
 def _is_text(line: ast.stmt) -> bool:

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 
 from attention_jax.evaluation.comparison import Measured, baselines_of, compare, interval
 from attention_jax.reports.extrapolation import length_curves, order_table
@@ -298,13 +299,22 @@ def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_g
     assert table.best == {(0, 2)}
     of_ratios = order_table({"one": [rows[0] | {"ratio": {"mean": 0.5}}]}, ["one"], "t", "setting", "perplexity", "b")
     assert (of_ratios.columns[3], str(of_ratios.rows[0][3])) == ("ratio", "×0.5")
-    assert of_ratios.note.endswith("Ratios are to b; Holm's correction is over all rows.")
+    assert of_ratios.note.endswith("Ratios are to b.")
 
 
+@pytest.mark.parametrize("log_x", [False, True])
 @pytest.mark.parametrize("count", [2, 9])
-def test_many_lines_have_bars_side_by_side_and_few_have_bands(tmp_path, drawn, count):
+def test_many_lines_have_bars_side_by_side_and_few_have_bands(tmp_path, drawn, count, log_x):
     line = ([8, 16, 32], [1.0, 2.0, 3.0], [0.5, 1.5, 2.5], [1.5, 2.5, 3.5])
-    length_curves({"t": {str(index): line for index in range(count)}}, None, tmp_path / "l.png")
-    lines = [one.get_xdata() for one in drawn["l"].axes[0].get_lines()]
-    assert len({tuple(x) for x in lines}) == (count if count > 8 else 1)
-    np.testing.assert_allclose(lines, [[8, 16, 32]] * count, atol=2)
+    series = {str(index): line for index in range(count)}
+    figure = length_curves({"t": series}, None, tmp_path / "l.png", log_x=log_x)
+    axis = drawn["l"].axes[0]
+    bars = [one for one in axis.collections if isinstance(one, LineCollection)]
+    assert (len(bars), len(axis.collections)) == ((9, 9) if count == 9 else (0, 2))
+    for one in bars:
+        np.testing.assert_allclose([bar[:, 1] for bar in one.get_segments()], np.stack(line[2:], axis=1))
+    drawn["l"].canvas.draw()
+    places = np.array([one.get_transform().transform(one.get_xydata())[:, 0] for one in axis.get_lines()])
+    apart = np.diff(places, axis=0)
+    np.testing.assert_allclose(apart, apart[0, 0], rtol=1e-6, atol=1e-6)
+    assert (apart[0, 0] > 1) == (count == 9) == ("side by side" in figure.caption)

@@ -47,7 +47,7 @@ def test_every_python_reads_the_same_of_every_file(tmp_path):
 
 def test_comments_layout_docstrings_errors_texts_and_what_is_for_a_type_checker_say_nothing():
     bare = "import typing\nclass A:\n    def f(self): return 'a' 'b'\n"
-    bare += "if x:\n    import z\nelse:\n    y = 1\nraise B('', w)\n"
+    bare += "if x:\n    import z\nelse:\n    y = 1\nraise B('', w, 1)\n"
     told = '''"""What it is."""
 import typing  # of the library
 
@@ -67,10 +67,10 @@ if x:
     import z
 else:
     y = 1
-raise B(f"{x}: no, {y}.", w)
+raise B(f"{x}: no, {y}.", w, 1)
 '''
     assert read_source(bare) == read_source(told)
-    for one, other in (("'b'", "'c'"), ("y = 1", "y = 2"), ("z", "a"), ("B", "C"), ("w", "v")):
+    for one, other in (("'b'", "'c'"), ("y = 1", "y = 2"), ("z", "a"), ("B", "C"), ("w", "v"), ("w, 1", "w, 2")):
         assert read_source(bare.replace(one, other)).meaning != read_source(bare).meaning
 
 
