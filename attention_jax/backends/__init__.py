@@ -32,6 +32,7 @@ def _of_kernel(kernel: fused.Kernel) -> Backend:
         functools.partial(fused.refusal, kernel),
         mark=kernel.mark if kernel.platform else (),
         reads_caches=False,
+        is_fused=True,
     )
 
 
@@ -62,7 +63,7 @@ BUILDERS: dict[str, Callable[..., Backend]] = {
         functools.partial(context.pooled, context.gathered, blocks=_sizes(queries, keys)), chunked.refusal
     ),
     "flex": lambda queries=128, keys=128: Backend(
-        functools.partial(flex.pooled, blocks=_sizes(queries, keys)), flex.refusal
+        functools.partial(flex.pooled, blocks=_sizes(queries, keys)), flex.refusal, is_fused=True
     ),
     "cudnn": lambda: _of_kernel(cudnn.CUDNN),
     "triton": lambda interpret=False: _of_kernel(pallas.triton(naming.truth("interpret", interpret))),

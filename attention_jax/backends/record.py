@@ -40,13 +40,14 @@ class Backend(NamedTuple):
     `attend(query, key, value, attention)` does. `refusal(attention, call)` says why it cannot do what is asked, "" if
     it can; the call is None where nothing but the record is asked about. `mark` is what a line of the text of every
     program that is compiled with it has, all of it; () where nothing tells it. A backend that reads no caches is for
-    whole texts.
+    whole texts. The products of one that `is_fused` are inside kernels, where nothing counts them.
     """
 
     attend: Callable[[Array, Array, Array, Attention], Attended]
     refusal: Callable[[Attention, Call | None], str] = lambda attention, call: ""
     mark: tuple[str, ...] = ()
     reads_caches: bool = True
+    is_fused: bool = False
 
 
 def first_of(reasons: dict[str, bool]) -> str:

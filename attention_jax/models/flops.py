@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from attention_jax import backends
+from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import Memory, Transformer
 from attention_jax.modules.linear import RULES
@@ -24,6 +25,7 @@ from attention_jax.ops import naming
 from attention_jax.ops.masking import as_rule, causal_mask, combine, window_mask
 from attention_jax.ops.patterns import ALL, narrowed
 
+LAYERED = (LanguageModel, InContextRegressor, Transformer)  # models whose layers are of a LayerSpec
 PASSES = 3  # a product of the forward pass has two of its size in the backward pass
 WITHOUT_PRODUCT = ("laplacian", "zero")  # scores that multiply nothing for a pair of a query and a key
 
@@ -39,7 +41,7 @@ def counted(model: Any) -> Any:
     """The same model in the form whose products are counted."""
     if isinstance(model, Transformer):
         model = model.clone(encoder_mixer=_by_token(model.encoder_mixer))
-    if isinstance(model, (LanguageModel, Transformer)):
+    if isinstance(model, LAYERED):
         mixer = _by_token(model.layer.mixer)
         return model.clone(layer=model.layer._replace(backend="reference", remat="none", mixer=mixer))
     return model.clone(backend="reference")
@@ -53,9 +55,9 @@ def held_bytes(model: LanguageModel | Transformer) -> tuple[int, int]:
 
 def in_sight(model: Any) -> Any:
     """The same model with all its products in its program: the reference's stand for those inside of fused kernels."""
-    if backends.make_backend(model.backend).reads_caches:
+    if not backends.make_backend(model.backend).is_fused:
         return model
-    if isinstance(model, (LanguageModel, Transformer)):
+    if isinstance(model, LAYERED):
         return model.clone(layer=model.layer._replace(backend="reference"))
     return model.clone(backend="reference")
 
@@ -97,7 +99,7 @@ def _scored(spec: LayerSpec) -> int:
 
 
 def _causal_layers(model: Any) -> tuple[int, Any]:
-    if not isinstance(model, (LanguageModel, Transformer)) or not model.layer.mixing.attends:
+    if not isinstance(model, LAYERED) or not model.layer.mixing.attends:
         return 0, None
     return model.decoder_layers if isinstance(model, Transformer) else model.layers, model.layer
 

@@ -39,8 +39,7 @@ def estimator(
 
     `kernel` is the given kernel and width; the width may be traced. Raises ValueError for another name.
     """
-    if name == "kernel":
-        require_choice("kernel.name", kernel[0], tuple(KERNELS))
+    require_choice("kernel.name", kernel[0], tuple(KERNELS))
     rules = {
         "average": Estimator("constant", lambda x, y: jnp.ones(x.shape[-1])),
         "silverman": Estimator("gaussian", lambda x, y: silverman_width(x)),

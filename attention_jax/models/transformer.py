@@ -99,6 +99,11 @@ class Transformer(Layered, kw_only=True):
         if not attends(self.layer.mixer):
             because = f"mixer={self.layer.mixer!r} has no attention to read it"
             self.layer.require_unset(("family",), because)
+            if not attends(
+                self.encoder_mixer
+            ):  # attention to the source is the only one, and may have names of its own
+                unread = [name for name in ("score", "normalize") if getattr(self.layer, f"cross_{name}")]
+                self.layer.require_unset(tuple(unread), "nothing but attention to the source would read it")
         self._check_patterns()
         for kind in KINDS:
             self._spec(kind).check()

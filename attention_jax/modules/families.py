@@ -140,7 +140,7 @@ def _contextual(positions: int = 64) -> Family:
 
 
 BUILDERS: dict[str, Callable[..., Family]] = {
-    PLAIN: Family,
+    PLAIN: lambda: Family(),
     "talking": _talking,
     "differential": _differential,
     "gated": _gated,

@@ -56,14 +56,16 @@ class Rule(NamedTuple):
     is_gated: bool = False
 
 
-def linear(features: str = "elu", count: int = 64, block: int = BLOCK) -> Rule:
+def linear(features: str = "elu", count: int | None = None, block: int = BLOCK) -> Rule:
     """φ(q)ᵀ Σ φ(k) vᵀ / φ(q)ᵀ Σ φ(k) (Katharopoulos et al. 2020, eq. 5).
 
-    `features` are "elu", or "positive": `count` random ones of softmax attention, drawn once and the same in every run
-    (Choromanski et al. 2021, §2).
+    `features` are "elu", or "positive": `count` random ones (64) of softmax attention, drawn once and the same in every
+    run (Choromanski et al. 2021, §2).
     """
     require_choice("features", features, ("elu", "positive"))
-    most = whole("count", count)
+    most = whole("count", 64 if count is None else count)
+    if features == "elu" and count is not None:
+        raise ValueError(f"count={count}: features='elu' has as many as a key. Leave it out, or set features=positive.")
     kinds: dict[str, Callable[[Array], Array]] = {
         "elu": elu_features,
         "positive": functools.partial(_softmax_features, most),

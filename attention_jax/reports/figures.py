@@ -150,14 +150,14 @@ def draw_bands(axis, series: Mapping[str, Line], palette: Mapping[str, str]) -> 
     Many lines of few points have a bar at each point instead, side by side on the picture.
     """
     for index, (name, (x, mean, low, high)) in enumerate(series.items()):
-        style = line_style(palette, name)
+        style, marker = line_style(palette, name), "o" if len(x) <= FEW else ""
+        lines = axis.plot(x, mean, marker=marker, markersize=3, linewidth=1.4, label=name, **style)
         if has_bars(series):
-            style["transform"] = axis.transData + _aside(axis, GAP * (index - (len(series) - 1) / 2))
-            bars = {"color": palette[name], "alpha": 0.6, "linewidth": 0.9, "transform": style["transform"]}
-            axis.vlines(x, low, high, **bars)
+            lines.append(axis.vlines(x, low, high, color=palette[name], alpha=0.6, linewidth=0.9))
+            for line in lines:  # now that the axis has room for what it shows
+                line.set_transform(axis.transData + _aside(axis, GAP * (index - (len(series) - 1) / 2)))
         else:
             axis.fill_between(x, low, high, color=palette[name], alpha=0.15, linewidth=0)
-        axis.plot(x, mean, marker="o" if len(x) <= FEW else "", markersize=3, linewidth=1.4, label=name, **style)
     bottom, top = axis.get_ylim()
     if bottom < 0 and not any(value < 0 for _, _, low, _ in series.values() for value in low):
         axis.set_ylim(bottom=max(bottom, -0.03 * top))

@@ -121,6 +121,7 @@ def shapes(module):
         (translator, {"encoder_family": "selective"}, "encoder_family='selective': needs queries that come after"),
         (translator, {"cross_family": "forgetting"}, "cross_family='forgetting': needs queries that come after"),
         (translator, {"encoder_family": "talking", "encoder_mixer": "gru"}, "encoder_mixer='gru' has no attention"),
+        (language_model, {"family": "plain:parts=2"}, "family='plain:parts=2': has no option 'parts'"),
         (translator, {"family": "talking", "mixer": "gru"}, "family='talking': mixer='gru' has no attention to read"),
     ],
 )

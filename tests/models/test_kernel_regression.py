@@ -70,3 +70,8 @@ def test_in_the_plane_each_coordinate_learns_its_own_width():
 def test_an_unknown_estimator_is_refused_with_what_there_is(name):
     with pytest.raises(ValueError, match=f"estimators='{name}': choose one of average, silverman.*KERNEL_WIDTH"):
         estimator(name, 0, 0)
+
+
+def test_a_kernel_that_there_is_not_is_refused_whether_it_is_asked_for_or_not():
+    with pytest.raises(ValueError, match=r"kernel.name='cauchy': choose one of gaussian"):
+        estimator("average", 1, 0.1, kernel=("cauchy", 1.0))

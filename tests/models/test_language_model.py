@@ -228,6 +228,7 @@ def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
             "mixer='linear:features=cosine': features='cosine': choose one of elu, p",
         ),
         ({"mixer": "linear:count=0"}, "mixer='linear:count=0': count=0: needs a whole number, 1 or more"),
+        ({"mixer": "linear:count=7"}, "mixer='linear:count=7': count=7: features='elu' has as many as a key"),
         ({"mixer": "delta", "qk_norm": True}, "qk_norm=True: mixer='delta' does not read it. Set qk_norm=False"),
         ({"mixer": "delta", "positions": "rotary"}, "positions='rotary': acts on scores, and mixer='delta' has none"),
         ({"layers": 0}, "layers=0: needs 1 or more"),

@@ -102,6 +102,9 @@ def test_rows_without_a_sentence_leave_no_trace_in_the_moments():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), moments(0), moments(5))
 
 
+WITHOUT = {"mixer": "gru", "encoder_mixer": "gru", "encoder_positions": "none", "decoder_positions": "none"}
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -116,6 +119,14 @@ def test_rows_without_a_sentence_leave_no_trace_in_the_moments():
             "encoder_positions='alibi': acts on scores, and mixer='gru' has none",
         ),
         ({"decoder_positions": "spiral"}, "decoder_positions='spiral': choose one of none"),
+        (
+            WITHOUT | {"score": "gaussian", "cross_score": "cosine"},
+            "score='gaussian': nothing but attention to the source would read it. Set score='scaled_dot'",
+        ),
+        (
+            WITHOUT | {"normalize": "entmax15", "cross_normalize": "softmax"},
+            "normalize='entmax15': nothing but attention to the source would read it. Set normalize='softmax'",
+        ),
         ({"cross_score": "cos"}, "cross_score='cos': choose one of dot, scaled_dot"),
         ({"cross_normalize": "max"}, "cross_normalize='max': choose one of softmax"),
         (

@@ -314,6 +314,8 @@ def test_many_lines_have_bars_side_by_side_and_few_have_bands(tmp_path, drawn, c
     for one in bars:
         np.testing.assert_allclose([bar[:, 1] for bar in one.get_segments()], np.stack(line[2:], axis=1))
     drawn["l"].canvas.draw()
+    assert axis.get_xlim()[0] < 8 < 32 < axis.get_xlim()[1]
+    assert axis.get_ylim()[0] <= 0.5 < 3.5 <= axis.get_ylim()[1]
     places = np.array([one.get_transform().transform(one.get_xydata())[:, 0] for one in axis.get_lines()])
     apart = np.diff(places, axis=0)
     np.testing.assert_allclose(apart, apart[0, 0], rtol=1e-6, atol=1e-6)

@@ -11,7 +11,9 @@ import numpy as np
 from jaxtyping import Array
 from ml_collections import ConfigDict, FrozenConfigDict
 
+from attention_jax.backends import require_mark
 from attention_jax.errors import UserError
+from attention_jax.models.flops import beyond_causality, counted, in_sight
 from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.placement import LAYERS
 from attention_jax.modules.attention import with_backend
@@ -22,13 +24,15 @@ from attention_jax.tasks.in_context.held_out import HeldOut, held_out
 from attention_jax.tasks.regression.estimators import chosen
 from attention_jax.tasks.regression.measuring import summary
 from attention_jax.tasks.sections import of_section, tell_once, types_of
-from attention_jax.training.description import Description, description_of
+from attention_jax.training.cost import flops
+from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.feeding import Batches, shapes_of
+from attention_jax.training.hyper import rule_of
 from attention_jax.training.loop import Task
 from attention_jax.training.placement import Placement
 from attention_jax.training.saved import Init, best_variables
 from attention_jax.training.state import Variables
-from attention_jax.training.step import Loss
+from attention_jax.training.step import PLAIN, Loss, train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +60,15 @@ class Session:
         for name in ("examples", "choosing"):
             if self.config.evaluate[name] < 2:
                 raise UserError(f"config.evaluate.{name}={self.config.evaluate[name]}: needs 2 or more.")
+        if self.config.train.accumulate > 1:
+            raise UserError(
+                f"config.train.accumulate={self.config.train.accumulate}: prompts are drawn inside a step. Set it 1."
+            )
+        if self.config.optimizer.label_smoothing:
+            raise UserError(
+                f"config.optimizer.label_smoothing={self.config.optimizer.label_smoothing}: answers are numbers, not "
+                "labels. Set it 0."
+            )
         pairs, most = self.config.evaluate.pairs, self.config.data.pairs
         if not all(1 <= count <= most for count in pairs):
             raise UserError(f"config.evaluate.pairs={pairs}: needs 1 or more each, up to config.data.pairs={most}.")
@@ -74,7 +87,10 @@ class Session:
     @functools.cached_property
     def loss(self) -> Loss:
         """The squared error of every answer, of prompts that are drawn inside the step."""
-        model, data = self.model, self.config.data
+        return self._loss_of(self.model)
+
+    def _loss_of(self, model: InContextRegressor) -> Loss:
+        data = self.config.data
 
         def of_batch(variables, batch, dropout, hyper):
             key = jax.random.fold_in(jax.random.fold_in(hyper["key"], 1), batch["step"][0, 0])
@@ -105,6 +121,8 @@ class Session:
             steps_per_epoch=self.config.train.steps,
             evaluate=lambda variables: {f"error.{pairs}": found for pairs, found in self.errors(variables).items()},
             placement=self.placement,
+            flops=self.model_flops,
+            inspect=functools.partial(require_mark, self.model.backend),
         )
 
     def errors(self, variables: Variables) -> dict[str, float]:
@@ -155,7 +173,20 @@ class Session:
     @functools.cached_property
     def description(self) -> Description:
         """Shapes of the parameters and of one step."""
-        return description_of(self.config, self.init, self.loss, shapes_of(self.batches(0, 0, 1)), self.placement)
+        batch = shapes_of(self.batches(0, 0, 1))
+        found = description_of(self.config, self.init, self.loss, batch, self.placement)
+        return found._replace(
+            needed=functools.partial(self.model_flops, batch),
+            inspect=functools.partial(require_mark, self.model.backend),
+            in_sight=step_of(self.config, self._loss_of(in_sight(self.model))),
+        )
+
+    def model_flops(self, batch: Any) -> float:
+        """The FLOPs that the model needs for a step on a batch of shapes: see `models/flops.py`."""
+        model, (state, _, hyper) = counted(self.model), self.description.arguments
+        step = functools.partial(train_step, self._loss_of(model), rule_of(self.config.optimizer), PLAIN)
+        rows, length = self.config.data.batch, 2 * self.config.data.pairs + 1
+        return flops(step, state, batch, hyper) - beyond_causality(model, rows, length)
 
     @functools.cached_property
     def cost(self) -> dict[str, float]:

@@ -65,8 +65,17 @@ def test_the_loss_is_the_squared_error_of_every_answer_of_prompts_that_a_step_dr
         ({"evaluate.estimators": ("lasso",)}, r"config.evaluate.estimators: no estimator 'lasso'"),
         ({"model.max_length": 4}, r"config.model.positions='learned': .*4"),
         ({"model.heads": 3}, r"config.model.heads=3: must divide width="),
+        ({"train.accumulate": 2}, r"config.train.accumulate=2: prompts are drawn inside a step. Set it 1"),
+        ({"optimizer.label_smoothing": 0.1}, r"config.optimizer.label_smoothing=0.1: answers are numbers, not"),
     ],
 )
 def test_values_that_cannot_be_used_are_refused_by_key(changes, message):
     with pytest.raises(UserError, match=message):
         Session(config_of(**changes), None).check()
+
+
+@pytest.mark.parametrize("backend", ["chunked", "flex"])
+def test_a_model_needs_the_same_however_it_is_computed_and_no_product_in_a_kernel_is_lost(session, backend):
+    other = Session(config_of(**{"model.backend": backend}), None)
+    assert other.description.needed() == session.description.needed() < session.description.flops
+    assert other.description.flops >= session.description.flops
