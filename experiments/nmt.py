@@ -26,6 +26,7 @@ from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, trainer_of
 from attention_jax.stores import here
+from attention_jax.tasks.sections import tell_unread_dropout
 from attention_jax.tasks.translation import model
 from attention_jax.tasks.translation.by_length import conclude
 from attention_jax.tasks.translation.combining import require_combination
@@ -160,6 +161,7 @@ def check(config: ConfigDict) -> None:
     if config.evaluate.test_beams < 0:
         raise UserError(f"config.evaluate.test_beams={config.evaluate.test_beams}: needs 0 or more.")
     translator(model.build(config, config.data.vocabulary, config.data.vocabulary), config)
+    tell_unread_dropout(config.optimizer.dropout, config.model.kwargs.dropout_sites, "config.model.kwargs")
 
 
 def describe(config: ConfigDict) -> Description:

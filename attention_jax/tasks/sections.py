@@ -29,6 +29,12 @@ def tell_once(line: str) -> None:
     tell(line)
 
 
+def tell_unread_dropout(rate: float, sites: tuple[str, ...], section: str) -> None:
+    """Tell where a rate of dropout drops nothing: `section` is that of the model, whose `sites` are none."""
+    if rate and not sites:
+        tell_once(f"warning: config.optimizer.dropout={rate} drops nothing: {section}.dropout_sites is empty")
+
+
 @contextlib.contextmanager
 def of_section(section: str) -> Iterator[None]:
     """Raise a constructor's error as a UserError that names the config's key: "config.model.kwargs.heads=5: …".

@@ -3,7 +3,7 @@
 import pytest
 
 from attention_jax.errors import UserError
-from attention_jax.tasks.sections import of_section
+from attention_jax.tasks.sections import of_section, tell_unread_dropout
 
 
 def make(*, width, heads=1):
@@ -35,3 +35,11 @@ def test_a_refused_field_is_a_key_of_the_config(fields, message):
 def test_what_is_not_refused_passes():
     with of_section("config.model"):
         assert make(width=4) == 4
+
+
+@pytest.mark.parametrize(("rate", "sites", "is_told"), [(0.31, (), True), (0.0, (), False), (0.31, ("hidden",), False)])
+def test_dropout_that_drops_nothing_is_told_once(rate, sites, is_told, capsys):
+    for _ in range(2):
+        tell_unread_dropout(rate, sites, "config.model")
+    said = "config.optimizer.dropout=0.31 drops nothing: config.model.dropout_sites is empty"
+    assert capsys.readouterr().err.count(said) == is_told

@@ -23,7 +23,7 @@ from attention_jax.tasks.in_context.drawing import check, training_prompts
 from attention_jax.tasks.in_context.held_out import HeldOut, held_out
 from attention_jax.tasks.regression.estimators import chosen
 from attention_jax.tasks.regression.measuring import summary
-from attention_jax.tasks.sections import of_section, tell_once, types_of
+from attention_jax.tasks.sections import of_section, tell_once, tell_unread_dropout, types_of
 from attention_jax.training.cost import flops
 from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.feeding import Batches, shapes_of
@@ -72,7 +72,7 @@ class Session:
         pairs, most = self.config.evaluate.pairs, self.config.data.pairs
         if not all(1 <= count <= most for count in pairs):
             raise UserError(f"config.evaluate.pairs={pairs}: needs 1 or more each, up to config.data.pairs={most}.")
-        _ = self.model
+        tell_unread_dropout(self.config.optimizer.dropout, self.model.layer.dropout_sites, "config.model")
 
     @property
     def init(self) -> Init:

@@ -20,7 +20,7 @@ from attention_jax.tasks.language_model.measuring import Total, total_of
 from attention_jax.tasks.language_model.model import build, init, loss, statistics_of
 from attention_jax.tasks.language_model.scaling import lines_of_config, scaled_init
 from attention_jax.tasks.language_model.source import Measure, Opener, Source
-from attention_jax.tasks.sections import of_section
+from attention_jax.tasks.sections import of_section, tell_unread_dropout
 from attention_jax.training.cost import flops
 from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.feeding import shapes_of
@@ -93,6 +93,7 @@ class Session:
     def check(self) -> None:
         """Raise UserError for values that do not fit one another."""
         _ = self.evaluated_model, self.lines
+        tell_unread_dropout(self.config.optimizer.dropout, self.model.layer.dropout_sites, "config.model")
 
     @property
     def init(self) -> Init:
