@@ -47,13 +47,14 @@ RATES = product(grid("optimizer.learning_rate", (1e-2, 3e-3)), seeds(2))
 
 
 class Sweeper:
-    """`--mode=sweep` in this process, over a tiny corpus of its own."""
+    """`--mode=sweep` in this process, over a tiny corpus of its own or another's."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, pairs=None):
         self.folder = folder
-        self.pairs = folder / "pairs.txt"
-        lines = (f"{pair.source}\t{pair.target}\n" for pair in sentence_pairs(1, 40))
-        self.pairs.write_text("".join(lines), encoding="utf-8")
+        self.pairs = pairs or folder / "pairs.txt"
+        if pairs is None:
+            lines = (f"{pair.source}\t{pair.target}\n" for pair in sentence_pairs(1, 40))
+            self.pairs.write_text("".join(lines), encoding="utf-8")
 
     def config(self, model="bahdanau", **overrides):
         config = nmt.get_config(f"{model},tsv")

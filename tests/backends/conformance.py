@@ -126,14 +126,13 @@ def covering(seed=0):
 
 
 SETTINGS = ("score", "normalizer", "encoding", "mask")
-# What one cell each of a backend has instead of plain calls without dropout in float32.
-CHANGES: dict[str, tuple[dict, ...]] = {
-    "reference": ({"mode": "cached"}, {"dropout": 0.4}, {"dtype": "bfloat16"}),
-    "chunked": ({"mode": "cached"}, {"mode": "packed"}, {"mode": "vmapped", "dropout": 0.4}, {"dtype": "bfloat16"}),
-    "ring": ({"mode": "cached"}, {"mode": "packed"}, {"mode": "vmapped", "dropout": 0.4}, {"dtype": "bfloat16"}),
-    "gathered": ({"mode": "cached"}, {"mode": "packed"}, {"mode": "vmapped", "dropout": 0.4}, {"dtype": "bfloat16"}),
-    "flex": ({"mode": "cached"}, {"mode": "packed"}, {"mode": "vmapped", "dropout": 0.4}, {"dtype": "bfloat16"}),
-}
+# What one cell each of a backend has instead of a plain call without dropout in float32.
+CHANGES: tuple[dict, ...] = (
+    {"mode": "packed"},
+    {"mode": "cached"},
+    {"mode": "vmapped", "dropout": 0.4},
+    {"dtype": "bfloat16"},
+)
 OVER_DEVICES = ("ring", "gathered")  # whose texts lie over all devices that there are
 
 
@@ -141,24 +140,41 @@ OVER_DEVICES = ("ring", "gathered")  # whose texts lie over all devices that the
 def few():
     """A few cells in which each backend meets every score, normalizer, encoding and mask that it takes, and `CHANGES`.
 
-    Each next cell has the most that its backend has not met yet.
+    It has the cells of those that take less, so that the oracle answers once for all, and more, of which each next one
+    has the most that is not met yet. Backends over devices meet the settings together, and each the changes.
     """
-    names = [AXES[axis] for axis in SETTINGS]
-    chosen = []
-    for backend in AXES["backend"]:
-        every = (
-            Cell(score, normalizer, mask, encoding, 0.0, "float32", backend, "plain")
-            for score, normalizer, encoding, mask in itertools.product(*names)
-        )
-        taken = functools.cache(lambda *named, at=backend: not refusal(Cell(*named[:2], "", named[2], 0, "", at, "")))
-        cells = [cell for cell in every if taken(cell.score, cell.normalizer, cell.encoding)]
-        cells = [cells[index] for index in np.random.default_rng(0).permutation(len(cells))]
-        here, new = [], set().union(*map(settings_of, cells))
+    cells, chosen = [], []
+    for backends in together():
+        takes = plain_cells(backends[0])
+        new = set().union(*map(settings_of, takes)).difference(*map(settings_of, cells))
         while new:
-            here.append(max(cells, key=lambda cell: len(settings_of(cell) & new)))
-            new -= settings_of(here[-1])
-        chosen += changed(here, CHANGES[_name(backend)])
-    return tuple(chosen)
+            cells.append(max(takes, key=lambda cell: len(settings_of(cell) & new)))
+            new -= settings_of(cells[-1])
+        for index, cell in enumerate(changed(cells, CHANGES)):
+            own = backends if cell not in cells else backends[index % len(backends) :][:1]
+            chosen += [cell._replace(backend=backend) for backend in own]
+    return tuple(sorted(chosen))  # by score first: those of one answer are one after another
+
+
+def together():
+    """The backends, those that take least first, and those over devices as one."""
+    by_kind = {}
+    for backend in reversed(AXES["backend"]):
+        name = _name(backend)
+        by_kind.setdefault("over devices" if name in OVER_DEVICES else name, []).append(backend)
+    return by_kind.values()
+
+
+def plain_cells(backend):
+    """Every plain call that a backend takes, in a random order, with no backend's name."""
+    names = [AXES[axis] for axis in SETTINGS]
+    every = (
+        Cell(score, normalizer, mask, encoding, 0.0, "float32", "", "plain")
+        for score, normalizer, encoding, mask in itertools.product(*names)
+    )
+    taken = functools.cache(lambda *named: not refusal(Cell(*named[:2], "", named[2], 0, "", backend, "")))
+    cells = [cell for cell in every if taken(cell.score, cell.normalizer, cell.encoding)]
+    return [cells[index] for index in np.random.default_rng(0).permutation(len(cells))]
 
 
 def settings_of(cell):
@@ -262,7 +278,9 @@ def errors(cell):
     mesh = make_mesh({**MESH, "data": 1, "context": REST})
     with jax.set_mesh(mesh) if _name(cell.backend) in OVER_DEVICES else contextlib.nullcontext():
         found = jax.jit(jax.vmap(run) if cell.mode == "vmapped" else run)(*given)
-    found, wanted = (jax.tree_util.tree_leaves_with_path(tree) for tree in (found, right(cell)))
+    found, wanted = (
+        jax.tree_util.tree_leaves_with_path(tree) for tree in (found, right(cell._replace(backend=AXES["backend"][0])))
+    )
     least = 1e-2 * max(np.abs(leaf).max(initial=0) for _, leaf in wanted)
     return {
         jax.tree_util.keystr(path): error(np.asarray(one, np.float64), other, least)

@@ -1,5 +1,7 @@
 """Algorithmic tasks against their definitions, in plain Python."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +12,15 @@ from attention_jax.data.algorithmic import END, FIRST, PAD, PLUS, SEP, TASKS, ex
 LONGEST, SYMBOLS, COUNT = 11, 12, 40
 
 
-def texts(task, length, longest=LONGEST):
+@functools.partial(jax.jit, static_argnums=0)
+def drawn(name, place, length):
+    """Texts of a task: the one of that name, or where there is none the one at that place of the table."""
     keys = jax.random.split(jax.random.key(0), COUNT)
-    return jax.jit(jax.vmap(lambda key: example(task, key, jnp.int32(length), longest, SYMBOLS)))(keys)
+    return jax.vmap(lambda key: example(name or place, key, length, LONGEST, SYMBOLS))(keys)
+
+
+def texts(task, length):
+    return drawn("", jnp.int32(list(TASKS).index(task)), jnp.int32(length))
 
 
 def sides(found, is_given=lambda index: False):
@@ -79,8 +87,8 @@ def test_sums_are_right_and_one_digit_longer(task, length):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_is_the_same_by_name_and_by_place_and_in_one_shape(task):
-    named = texts(task, 6)
-    for a, b in zip(named, texts(jnp.int32(list(TASKS).index(task)), 6), strict=True):
+    named = drawn(task, jnp.int32(0), jnp.int32(6))
+    for a, b in zip(named, texts(task, 6), strict=True):
         np.testing.assert_array_equal(a, b)
     assert named.tokens.shape == (COUNT, size(LONGEST))
     assert len(np.unique(named.tokens, axis=0)) > COUNT / 3

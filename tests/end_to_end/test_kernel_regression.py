@@ -71,7 +71,7 @@ def twin(name, x, y, truth):
 @pytest.fixture(scope="module", params=["sine_power", "sine_linear"])
 def measured(request):
     config = configs.get_config(request.param)
-    config.draws = 300
+    config.draws = 150
     sample = jax.tree.map(lambda a: np.asarray(a, np.float64)[..., 0], samples(config))
     errors = jax.jit(functools.partial(estimates.squared_errors, config))(*estimates.arguments_of(config))
     return request.param, config, sample, jax.device_get(errors)

@@ -284,9 +284,10 @@ def test_a_sentence_is_translated_wherever_the_model_has_room_and_refused_by_its
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["bahdanau", "luong_concat"])
-def test_attention_finds_which_word_translates_which(launcher, tmp_path, model):
-    command = launcher.command(tmp_path / "w", config=f"configs/nmt.py:{model},embedded", seeds="(0,1,2)")
+@pytest.mark.parametrize(("model", "steps"), [("bahdanau", 700), ("luong_concat", 350)])
+def test_attention_finds_which_word_translates_which(launcher, tmp_path, model, steps):
+    how = {"config": f"configs/nmt.py:{model},embedded", "seeds": "(0,1,2)", "train__steps": steps}
+    command = launcher.command(tmp_path / "w", **how)
     as_users = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # optimised: it trains long
     process = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=as_users)
     assert process.returncode == 0, process.stderr

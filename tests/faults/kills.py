@@ -69,14 +69,12 @@ def trial(subjects, name, unbroken, seconds, chance):
     return [Kill(name, phase, wrong) for phase in phases]
 
 
-def tried(folder, kills, seed=0, names=NAMES):
+def tried(subjects, kills, seed=0, names=NAMES):
     """So many kills, of each kind of run in turn."""
-    subjects, chance, found = Subjects(folder), dice(seed), []
-    known = {name: subjects.unbroken(name) for name in names}
-    turns = itertools.cycle(names)
+    chance, found, turns = dice(seed), [], itertools.cycle(names)
     while len(found) < kills:
         name = next(turns)
-        more = trial(subjects, name, *known[name], chance)
+        more = trial(subjects, name, *subjects.unbroken(name), chance)
         print(f"{len(found)}: {name}, killed while", "; ".join(each.phase for each in more), *more[0].wrong, flush=True)
         found += more
     return found
@@ -85,7 +83,7 @@ def tried(folder, kills, seed=0, names=NAMES):
 def main():
     kills, seed = (int(number) for number in (*sys.argv[1:], "0")[:2])
     with tempfile.TemporaryDirectory() as folder:
-        found = tried(Path(folder), kills, seed)
+        found = tried(Subjects(Path(folder)), kills, seed)
     print(f"\n{'killed with -9 while':24}{'survived / tried':>18}")
     counted = shares((each.phase, not each.wrong) for each in found)
     counted = {phase: counted[phase] for phase in PHASES if phase in counted}

@@ -1,6 +1,7 @@
 """Short runs and sweeps that are killed and stopped: how each is started, what it does now, what it leaves."""
 
 import csv
+import functools
 import json
 import os
 import random
@@ -86,6 +87,7 @@ class Subjects:
         file = self.folder / "phases" / str(process.pid)
         return (file.read_text().strip() if file.exists() else "") or STARTING
 
+    @functools.cache  # noqa: B019  # as long as the folder that it is in
     def unbroken(self, name):
         """A run that nothing disturbs, and the seconds that it takes."""
         workdir, started = self.folder / "unbroken" / name, time.monotonic()

@@ -116,18 +116,18 @@ def resumed(subjects, case, unbroken):
     return differences(workdir, unbroken) if process.returncode == 0 else [said]
 
 
-def tried(folder, cases=CASES, signals=SIGNALS):
+def tried(subjects, cases=CASES, signals=SIGNALS):
     """Every case with every signal; after the last of them the same command goes on to the end."""
-    subjects, found = Subjects(folder), []
-    known = {name: subjects.unbroken(name)[0] for name in dict.fromkeys(case.name for case in cases)}
+    found = []
     for case in cases:
+        unbroken, _ = subjects.unbroken(case.name)
         for how in signals:
-            one = stop(subjects, case, how, known[case.name])
+            one = stop(subjects, case, how, unbroken)
             if one is None:
                 print(f"{case.name}, {case.phase}: ended before", flush=True)
                 continue
             goes_on = how == signals[-1] and not (case.mode or case.is_large)
-            one.wrong.extend(resumed(subjects, case, known[case.name]) if goes_on else [])
+            one.wrong.extend(resumed(subjects, case, unbroken) if goes_on else [])
             found.append(one)
             print(f"{case.name}, {case.phase}, {how}: {one.seconds:.1f} s", *one.wrong, flush=True)
     return found
@@ -135,7 +135,7 @@ def tried(folder, cases=CASES, signals=SIGNALS):
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        found = tried(Path(folder), signals=sys.argv[1:] or SIGNALS)
+        found = tried(Subjects(Path(folder)), signals=sys.argv[1:] or SIGNALS)
     print(f"\n{'asked to stop while':48}{'seconds':>8}{'well / tried':>14}")
     for case in dict.fromkeys(one.case for one in found):
         own = [one for one in found if one.case == case]

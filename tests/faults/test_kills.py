@@ -7,20 +7,20 @@ import time
 import pytest
 
 from tests.faults import kills
-from tests.faults.running import NAMES, Subjects, differences
+from tests.faults.running import NAMES, differences
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_kill_at_any_moment_is_survived(tmp_path, name):
-    found = kills.tried(tmp_path, 3, seed=1, names=(name,))
+def test_a_kill_at_any_moment_is_survived(subjects, name):
+    found = kills.tried(subjects, 3, seed=1, names=(name,))
     assert len(found) >= 3
     assert not [each for each in found if each.wrong]
 
 
-def test_a_worker_that_is_killed_is_named_and_the_same_command_ends_the_sweep(tmp_path):
-    subjects, name = Subjects(tmp_path), "sweep processes"
+def test_a_worker_that_is_killed_is_named_and_the_same_command_ends_the_sweep(subjects, tmp_path):
+    name = "sweep processes"
     unbroken, _ = subjects.unbroken(name)
     before = subjects.processes()
     process = subjects.start(tmp_path / "sweep", *subjects.flags(name))

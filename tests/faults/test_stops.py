@@ -13,18 +13,18 @@ from tests.faults import stops
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(2))
-def test_a_stop_is_heard_in_every_phase(tmp_path, number):
+def test_a_stop_is_heard_in_every_phase(subjects, number):
     own = stops.CASES[number::2]
-    found = stops.tried(tmp_path, own, (stops.SIGNALS[number],))
+    found = stops.tried(subjects, own, (stops.SIGNALS[number],))
     assert not [one for one in found if one.wrong]
     assert len(found) >= 0.7 * len(own)  # the shortest phases end before they are seen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["SIGINT", "SIGHUP", "SIGUSR2"])
-def test_workers_end_with_the_process_that_awaits_them(tmp_path, how):
-    (found,) = stops.tried(tmp_path, [stops.CASES[-1]], (how,))
-    assert not found.wrong
+def test_workers_end_with_the_process_that_awaits_them(subjects):
+    found = stops.tried(subjects, [stops.CASES[-1]], ("SIGHUP", "SIGUSR2", "SIGINT"))
+    assert len(found) == 3
+    assert not [one for one in found if one.wrong]
 
 
 def test_a_stop_while_a_cell_is_measured_is_no_failure_of_the_cell():

@@ -26,7 +26,7 @@ def opened(runs):
 def language_model(tmp_path_factory):
     config = get_config()
     config.model.update(layers=2, width=8, heads=2, kv_heads=2, feed_forward=8)
-    config.data.update(length=8, shortest=2, factors=(0.5, 1.0), batch=4, examples=4)
+    config.data.update(length=8, shortest=2, factors=(1.0,), batch=4, examples=4)
     config.train.update(steps=4, steps_per_call=2, log_every=2, evaluate_every=4, checkpoint_every=4)
     config.optimizer.warmup_steps = 2
     path = tmp_path_factory.mktemp("language_model") / "run"

@@ -1,5 +1,7 @@
 """What holds of every translator: its cache, its indifference to padding and batch, causality, populations."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,16 +30,31 @@ def normalizer_of(module, kind):
     return (module.layer.of_cross if kind == "cross" else module.layer.of_self).normalize
 
 
+@functools.cache
+def with_attention(module):
+    """The logits and all attention, in one program."""
+    return jax.jit(lambda *given: (module.apply(*given), module.apply(*given, method="attention")))
+
+
+@functools.cache
+def read(module):
+    """A cache of sentences, with room for seven words."""
+
+    def run(variables, *sentences):
+        memory = module.apply(variables, *sentences, method="encode")
+        return module.apply(variables, memory, 7, method="init_cache")
+
+    return jax.jit(run)
+
+
 def logits_of(model, source=SOURCE, lengths=LENGTHS, inputs=INPUTS):
     module, variables = model
-    return compiled(module)(variables, source, lengths, inputs)
+    return with_attention(module)(variables, source, lengths, inputs)[0]
 
 
 def empty_cache(model):
-    """A cache of the sentences that are read, with room for seven words."""
     module, variables = model
-    memory = compiled(module, "encode")(variables, SOURCE, LENGTHS)
-    return jax.jit(lambda variables, memory: module.apply(variables, memory, 7, method="init_cache"))(variables, memory)
+    return read(module)(variables, SOURCE, LENGTHS)
 
 
 def agree(a, b):
@@ -74,7 +91,7 @@ def test_the_decoder_cannot_see_the_future(model):
 
 def test_every_kind_of_attention_is_a_distribution_over_words_that_are_there(model):
     module, variables = model
-    for kind, (weights, _) in compiled(module, "attention")(variables, SOURCE, LENGTHS, INPUTS).items():
+    for kind, (weights, _) in with_attention(module)(variables, SOURCE, LENGTHS, INPUTS)[1].items():
         keys = weights.shape[-1]
         assert weights.shape[0] == len(SOURCE)
         assert weights.shape[-2] == (SOURCE if kind == "encoder" else INPUTS).shape[-1]

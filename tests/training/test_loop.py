@@ -37,6 +37,8 @@ TIMETABLE = Timetable(
     height=metric("validation.loss").height,
 )
 
+SELDOM = TIMETABLE._replace(evaluate_every=15, checkpoint_every=15)  # of tests of several runs: to save takes longest
+
 
 def hyper(seed, learning_rate=0.05, optimizer="adam"):
     numbers = {"learning_rate": learning_rate, "warmup_steps": 0, "clip_norm": 10, "weight_decay": 0, "dropout": 0}
@@ -302,9 +304,9 @@ def test_a_member_that_is_not_finite_is_left_there_and_the_others_go_on(tmp_path
 @pytest.mark.parametrize("seeds", [(0, 1, 2), (0, 1, 2, 3)])  # on one device, and spread over both
 def test_members_side_by_side_are_what_each_is_alone_to_rounding(tmp_path, seeds):
     rates = (0.05, 0.01, 0.1, 0.02)[: len(seeds)]
-    members, lines = run(tmp_path / "all", seeds=seeds, rate=rates, how="vmap")
+    members, lines = run(tmp_path / "all", timetable=SELDOM, seeds=seeds, rate=rates, how="vmap")
     for index, (seed, rate) in enumerate(zip(seeds, rates, strict=True)):
-        (alone,), own = run(tmp_path / str(seed), seeds=(seed,), rate=rate)
+        (alone,), own = run(tmp_path / str(seed), timetable=SELDOM, seeds=(seed,), rate=rate)
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), members[index], alone)
         mine = [line for line in lines if line[1] == seeds[index]]
         assert [line[:2] for line in mine] == [line[:2] for line in own]
@@ -312,9 +314,9 @@ def test_members_side_by_side_are_what_each_is_alone_to_rounding(tmp_path, seeds
 
 @pytest.mark.parametrize("how", ["loop", "vmap"])
 def test_a_population_interrupted_goes_on_bit_by_bit(tmp_path, how):
-    whole, _ = run(tmp_path / "whole", seeds=(0, 1), how=how)
-    run(tmp_path / "cut", seeds=(0, 1), how=how, stop_after=13)
-    assert_equal(run(tmp_path / "cut", seeds=(0, 1), how=how)[0], whole)
+    whole, _ = run(tmp_path / "whole", timetable=SELDOM, seeds=(0, 1), how=how)
+    run(tmp_path / "cut", timetable=SELDOM, seeds=(0, 1), how=how, stop_after=13)
+    assert_equal(run(tmp_path / "cut", timetable=SELDOM, seeds=(0, 1), how=how)[0], whole)
 
 
 def test_training_can_stop_at_a_rung_and_go_on_to_the_same_end(tmp_path, unbroken):
@@ -327,7 +329,7 @@ def test_parameters_may_be_kept_in_bfloat16(tmp_path):
     def halved(key):
         return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), TASK.init(key))
 
-    (state,), _ = run(tmp_path, task=TASK._replace(init=halved), rate=0.1)[:2]
+    (state,), _ = run(tmp_path, task=TASK._replace(init=halved), timetable=SELDOM, rate=0.1)[:2]
     assert state.variables["params"]["w"].dtype == jnp.bfloat16
     assert {leaf.dtype for leaf in jax.tree.leaves(state.moments)} <= {jnp.dtype("float32"), jnp.dtype("int32")}
     start, end = (
@@ -341,10 +343,10 @@ def test_a_run_of_bfloat16_parameters_learns_what_one_of_float32_does_and_resume
         return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), TASK.init(key))
 
     half = TASK._replace(init=halved)
-    (whole,), _ = run(tmp_path / "whole", task=half, rate=1e-3)
-    run(tmp_path / "cut", task=half, rate=1e-3, stop_after=13)
-    assert_equal(run(tmp_path / "cut", task=half, rate=1e-3)[0], [whole])
-    full = run(tmp_path / "full", rate=1e-3)[0][0]
+    (whole,), _ = run(tmp_path / "whole", timetable=SELDOM, task=half, rate=1e-3)
+    run(tmp_path / "cut", timetable=SELDOM, task=half, rate=1e-3, stop_after=13)
+    assert_equal(run(tmp_path / "cut", timetable=SELDOM, task=half, rate=1e-3)[0], [whole])
+    full = run(tmp_path / "full", timetable=SELDOM, rate=1e-3)[0][0]
     start = TASK.init(jax.random.key(0))["params"]["w"]
     change = full.variables["params"]["w"] - start
     np.testing.assert_allclose(
@@ -389,8 +391,8 @@ def test_checkpoints_stay_with_their_vocabulary_and_a_kill_before_the_first_leav
 def test_every_optimizer_learns_and_resumes_bit_by_bit(tmp_path, name):
     rule = Rule(name, "constant")
     rate = 0.3 if name == "muon" else 0.05  # its steps are as long as `rms` times the rate
-    whole, _ = run(tmp_path / "whole", rule=rule, rate=rate)
-    run(tmp_path / "cut", rule=rule, stop_after=13, rate=rate)
-    assert_equal(run(tmp_path / "cut", rule=rule, rate=rate)[0], whole)
+    whole, _ = run(tmp_path / "whole", timetable=SELDOM, rule=rule, rate=rate)
+    run(tmp_path / "cut", timetable=SELDOM, rule=rule, stop_after=13, rate=rate)
+    assert_equal(run(tmp_path / "cut", timetable=SELDOM, rule=rule, rate=rate)[0], whole)
     start, end = (evaluate(found)["validation.loss"] for found in (TASK.init(jax.random.key(0)), whole[0].variables))
     assert end < start / 2

@@ -15,7 +15,7 @@ from attention_jax.training.hyper import settled, traced
 from attention_jax.training.optimizer import Rule, new_moments, update
 from configs.language_model import get_config
 
-WIDTHS, STEPS, RATE = (32, 96, 288), 4, 0.01
+WIDTHS, STEPS, RATE = (32, 288), 4, 0.01
 SCALED_AFTER = ("embedding", "last_norm")  # what these put out is multiplied: by √width, and in tied logits
 TOKENS = jax.random.randint(jax.random.key(1), (4, 9), 0, 11)
 
