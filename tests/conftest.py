@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item in kept]
 
 
-MOST_MAPS = 30_000  # stretches of memory, of which a Linux process has 65,530 by default: every program takes some
+MOST_MAPS = 45_000  # stretches of memory, of which a Linux process has 65,530 by default: every program takes some
 
 
 @pytest.fixture(autouse=True, scope="module")

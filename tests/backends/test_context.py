@@ -40,17 +40,25 @@ CAUSAL = causal_mask(QUERIES, QUERIES)
 PLACES = jnp.arange(QUERIES)
 CASES = {
     "all": Case(),
-    "causal": Case(mask=CAUSAL),
-    "lengths": Case(keys=11, mask=with_axes(valid_lens_mask(jnp.array([11, 3]), 11), 1)),
+    "lengths, score": Case(
+        keys=11,
+        mask=with_axes(valid_lens_mask(jnp.array([11, 3]), 11), 1),
+        score="bilinear",
+        score_params=(jnp.arange(16.0).reshape(4, 4) / 16 - 0.4,),
+    ),
     "nothing": Case(mask=with_axes(valid_lens_mask(jnp.array([QUERIES, 0]), QUERIES), 1)),
-    "window": Case(mask=combine(CAUSAL, window_mask(QUERIES, QUERIES, 3)), encoding="alibi"),
-    "segments": Case(mask=with_axes(combine(CAUSAL, segment_mask(SEGMENTS, SEGMENTS)), 1), encoding="t5"),
+    "window, sigmoid": Case(
+        mask=combine(CAUSAL, window_mask(QUERIES, QUERIES, 3)), encoding="alibi", normalize="sigmoid"
+    ),
+    "segments, sink": Case(
+        mask=with_axes(combine(CAUSAL, segment_mask(SEGMENTS, SEGMENTS)), 1),
+        encoding="t5",
+        normalize="learned_sink",
+        normalizer_params=(jnp.array([0.5, -1.0])[:, None, None],),
+    ),
     "pattern": Case(mask=combine(CAUSAL, big_bird(PLACES, PLACES, block=2, window=0))),
-    "shaw": Case(mask=CAUSAL, encoding="shaw:clip=3"),
+    "causal": Case(mask=CAUSAL, encoding="shaw:clip=3"),
     "dropout": Case(mask=CAUSAL, encoding="t5", dropout=Dropout(jax.random.key(4), 0.3)),
-    "sink": Case(mask=CAUSAL, normalize="learned_sink", normalizer_params=(jnp.array([0.5, -1.0])[:, None, None],)),
-    "sigmoid": Case(mask=CAUSAL, normalize="sigmoid"),
-    "score": Case(mask=CAUSAL, score="bilinear", score_params=(jnp.arange(16.0).reshape(4, 4) / 16 - 0.4,)),
 }
 
 

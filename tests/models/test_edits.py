@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import compiled
-from translators import INPUTS, LENGTHS, NAMES, SOURCE, trained
+from translators import INPUTS, LENGTHS, ONE_LAYER, SOURCE, trained
 
 from attention_jax.models.transformer import Transformer
 from attention_jax.modules.attention import Edit
-from configs.nmt import MODELS
 
 LAYERS, HEADS = 2, 4
+RECURRENT = ("seq2seq", "bahdanau", "luong_general", "luong_location", "luong_local_m", "luong_local_p")
 KINDS = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}  # and whose layers have it
 
 
@@ -78,7 +78,7 @@ def test_what_a_head_did_may_be_put_back_and_another_sentences_may_be_put_in(tra
 
 @pytest.mark.parametrize("name", ["bahdanau", "luong_local_p"])
 def test_a_recurrent_translator_has_one_head_of_one_layer(name):
-    model = trained(name)
+    model = trained(name, **ONE_LAYER)
     whole, found = logits(model), seen(model)["cross"]
     closed, chosen = Edit(jnp.zeros((1, 1))), jnp.ones((1, 1), bool)
     nothing = Edit(replaced=chosen, weights=jnp.zeros_like(jnp.moveaxis(found.weights, 1, 0)))
@@ -94,7 +94,7 @@ def gates(module, value):
     """Every head of every kind of attention with gates about a value, each another; ones are ones."""
     kinds = {} if getattr(module, "attends", "") == "never" else {"cross": (1, 1)}
     if isinstance(module, Transformer):
-        kinds = dict.fromkeys(KINDS, (LAYERS, HEADS))
+        kinds = dict.fromkeys(KINDS, (module.decoder_layers, HEADS))
     numbers = np.random.default_rng(0)
     return {
         kind: Edit(jnp.asarray(value ** numbers.uniform(0.5, 1.5, shape), jnp.float32)) for kind, shape in kinds.items()
@@ -114,9 +114,9 @@ def stepped(module, variables, edits):
     return jnp.swapaxes(jax.lax.scan(step, cache, INPUTS.T)[1], 0, 1)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name in MODELS] + ["transformer, grouped"])
+@pytest.mark.parametrize("name", [*RECURRENT, "transformer_book", "transformer_small", "transformer, grouped"])
 def test_gates_act_in_cached_decoding_as_in_teacher_forcing_and_open_ones_change_nothing(name):
-    module, variables = trained(name, layers=LAYERS, decoder_layers=LAYERS, encoder_layers=LAYERS)
+    module, variables = trained(name, **({} if name == "transformer_small" else ONE_LAYER))
     whole, weakened, opened = logits((module, variables)), gates(module, 0.3), gates(module, 1.0)
     np.testing.assert_allclose(stepped(module, variables, opened), whole, rtol=2e-4, atol=2e-4)
     taught = logits((module, variables), weakened)
@@ -126,7 +126,7 @@ def test_gates_act_in_cached_decoding_as_in_teacher_forcing_and_open_ones_change
 
 @pytest.mark.parametrize("name", ["bahdanau", "luong_general"])
 def test_a_recurrent_translator_whose_gate_is_closed_reads_nothing_of_its_context(name):
-    module, variables = trained(name)
+    module, variables = trained(name, **ONE_LAYER)
     params = jax.tree.map(lambda a: a, variables["params"])
     hidden, context = module.hidden, module.memory_size
     if name == "bahdanau":  # which reads it beside the word, and in its output

@@ -16,13 +16,15 @@ from attention_jax.ops.positions import BUILDERS, ENCODINGS
 
 TURNED = ("window", "retention")  # by positions
 TOKENS = jnp.array([[4, 5, 6, 7, 8, 3], [9, 2, 5, 5, 1, 3]])
+ORDER = jnp.tile(jnp.arange(6), (2, 1))  # the positions of texts that begin at 0
 POSITIONS = jnp.array([[0, 2, 3, 7, 8, 11], [1, 2, 4, 5, 6, 10]])
 SIZES = {
-    "vocabulary": 11, "layers": 2, "width": 8, "heads": 2, "kv_heads": 1, "qk_norm": False, "feed_forward": 16,
+    "vocabulary": 11, "layers": 1, "width": 8, "heads": 2, "kv_heads": 1, "qk_norm": False, "feed_forward": 16,
     "activation": "gelu", "gated": False, "norm": "layer", "norm_first": True, "max_length": 12, "is_tied": True,
     "mixer": "attention", "reach": 2,
     "dropout_sites": ("residual", "attention"),
 }  # fmt: skip
+DEEP = ("t5", "shaw:clip=2", "delta")  # of two layers: shared parameters, each layer's own, a state
 OF_A_STATE = {"dropout_sites": ("residual",)}  # a mixer with a state has no weights to drop
 
 STATES = [mixer for mixer in MIXERS if not attends(mixer)]
@@ -40,7 +42,8 @@ def make(name, **more):
     """The model, and variables that are not at their start."""
     mixer = more.get("mixer", "attention")
     fitting = {"kv_heads": 2} if mixer == "latent" else {} if attends(mixer) else OF_A_STATE
-    module = LanguageModel.of(**SIZES | fitting | {"positions": name} | more)
+    depth = {"layers": 2} if {name, mixer} & {*DEEP} else {}
+    module = LanguageModel.of(**SIZES | depth | fitting | {"positions": name} | more)
     return module, drawn(module.init, TOKENS)
 
 
@@ -114,7 +117,7 @@ def test_bfloat16_logits_are_the_exact_product_of_what_is_multiplied_in_float32(
 @pytest.mark.parametrize("name", ALL)
 def test_a_packed_text_reads_as_it_would_alone_and_so_does_one_padded_on_the_left(name):
     module, variables = make(name)
-    alone = compiled(module)(variables, TOKENS)
+    alone = compiled(module)(variables, TOKENS, ORDER)
     packed = jnp.concatenate([jnp.zeros((1, 2), jnp.int32), TOKENS.reshape(1, -1)], axis=1)
     order = jnp.arange(6)[None]
     positions = jnp.concatenate([jnp.zeros((1, 2), jnp.int32), order, order], axis=1)
@@ -134,7 +137,7 @@ def test_no_token_sees_the_future(name):
     module, variables = make(name)
     later = TOKENS.at[:, 4:].set(2)
     apply = compiled(module)
-    before, after = (apply(variables, tokens) for tokens in (TOKENS, later))
+    before, after = (apply(variables, tokens, ORDER) for tokens in (TOKENS, later))
     np.testing.assert_array_equal(before[:, :4], after[:, :4])
     assert not np.allclose(before[:, 4:], after[:, 4:])
 
@@ -142,14 +145,15 @@ def test_no_token_sees_the_future(name):
 @pytest.mark.parametrize("name", [name for name in ALL if name != "none"])
 def test_positions_matter(name):
     module, variables = make(name)
-    apply, order = compiled(module), jnp.tile(jnp.arange(6), (2, 1))
-    assert not np.allclose(apply(variables, TOKENS, order), apply(variables, TOKENS, 2 * order), atol=1e-4)
+    apply = compiled(module)
+    assert not np.allclose(apply(variables, TOKENS, ORDER), apply(variables, TOKENS, 2 * ORDER), atol=1e-4)
 
 
 def test_without_positions_only_the_set_of_earlier_tokens_matters():
-    module, variables = make("none", layers=1)
+    module, variables = make("none")
     apply, swapped = compiled(module), TOKENS[:, jnp.array([2, 0, 1, 3, 4, 5])]
-    np.testing.assert_allclose(apply(variables, TOKENS)[:, 3:], apply(variables, swapped)[:, 3:], rtol=1e-4, atol=1e-5)
+    found, other = (apply(variables, tokens, ORDER) for tokens in (TOKENS, swapped))
+    np.testing.assert_allclose(found[:, 3:], other[:, 3:], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODINGS if name.startswith("randomized")])
@@ -165,10 +169,10 @@ def test_randomized_positions_are_drawn_outside_and_handed_in(name):
 def test_what_stands_in_attentions_place_is_causal_and_reads_token_by_token_what_it_reads_at_once(mixer):
     module, variables = make("rotary" if mixer in TURNED else "none", mixer=mixer)
     apply = compiled(module)
-    before, after = (apply(variables, tokens) for tokens in (TOKENS, TOKENS.at[:, 4:].set(2)))
+    before, after = (apply(variables, tokens, ORDER) for tokens in (TOKENS, TOKENS.at[:, 4:].set(2)))
     np.testing.assert_array_equal(before[:, :4], after[:, :4])
     assert not np.allclose(before[:, 4:], after[:, 4:])
-    cache = compiled(module, "init_cache")(variables, jnp.tile(jnp.arange(6), (2, 1)))
+    cache = compiled(module, "init_cache")(variables, ORDER)
     parts = [(TOKENS[:, :4], [2, 3]), ([[6, 7, 0, 0], [8, 0, 0, 0]], [2, 0]), ([[8, 0, 0, 0], [5, 0, 0, 0]], [0, 1])]
     for tokens, counts in parts:  # a text may wait while another reads on
         tokens = jnp.asarray(tokens)
@@ -199,7 +203,7 @@ def test_a_block_that_would_forget_more_than_float32_has_is_refused(mixer, most)
 
 @pytest.mark.parametrize("mixer", ["window", "convolution"])
 def test_a_layer_reaches_as_far_as_it_says(mixer):
-    module, variables = make("none", mixer=mixer, layers=1, reach=2)
+    module, variables = make("none", mixer=mixer, reach=2)
     apply = compiled(module)
     before, after = (apply(variables, tokens) for tokens in (TOKENS, TOKENS.at[:, 1].set(10)))
     changed = ~np.isclose(before, after, rtol=1e-5, atol=1e-6).all(axis=(0, 2))
@@ -207,7 +211,7 @@ def test_a_layer_reaches_as_far_as_it_says(mixer):
 
 
 def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
-    module, variables = make("rotary")
+    module, variables = make("rotary", layers=2)
     weights, outputs = compiled(module, "attention")(variables, TOKENS)["decoder"]
     assert weights.shape == (2, 2, 2, 6, 6)
     assert outputs.shape == (2, 2, 2, 6, 4)
@@ -258,7 +262,8 @@ def test_a_text_may_be_longer_than_any_table_where_an_encoding_has_none(name):
     module, variables = make(name)
     apply, longer = compiled(module), jnp.tile(TOKENS, (1, 7))
     assert longer.shape[1] > 3 * SIZES["max_length"]
-    assert np.isfinite(apply(variables, longer)).all()
+    assert jax.eval_shape(apply, variables, longer).shape == (2, 42, 11)
+    assert np.isfinite(apply(variables, TOKENS, 36 + ORDER)).all()
     assert np.isfinite(apply(variables, TOKENS, 10_000 + POSITIONS)).all()
 
 

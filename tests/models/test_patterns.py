@@ -17,7 +17,7 @@ from attention_jax.ops.masking import causal_mask
 
 TOKENS = jax.random.randint(jax.random.key(0), (2, 14), 1, 11)
 SIZES = {
-    "vocabulary": 11, "layers": 2, "width": 8, "heads": 2, "kv_heads": 1, "qk_norm": False, "feed_forward": 16,
+    "vocabulary": 11, "layers": 1, "width": 8, "heads": 2, "kv_heads": 1, "qk_norm": False, "feed_forward": 16,
     "activation": "gelu", "gated": False, "norm": "layer", "norm_first": True, "max_length": 40, "is_tied": True,
     "reach": 2, "dropout_sites": (),
 }  # fmt: skip
@@ -26,10 +26,15 @@ STREAMING = "streaming:sinks=2,window=3"
 NAMES = {
     LOCAL: {"positions": "rotary", "mixer": "latent", "kv_heads": 2},
     BIG_BIRD: {"positions": "t5", "backend": "chunked:queries=4,keys=4"},
-    "strided:stride=3": {"positions": "learned", "stacked": True},
+    "strided:stride=3": {"positions": "learned", "layers": 2},
     STREAMING: {"positions": "rotary", "backend": "chunked:queries=4,keys=4"},
-    "streaming:sinks=0,window=4": {"positions": "alibi", "family": "differential", "layers": 1},
-    "streaming:sinks=1,window=2": {"positions": "shaw:clip=2", "stacked": True, "normalize": "learned_sink"},
+    "streaming:sinks=0,window=4": {"positions": "alibi", "family": "differential"},
+    "streaming:sinks=1,window=2": {
+        "positions": "shaw:clip=2",
+        "layers": 2,
+        "stacked": True,
+        "normalize": "learned_sink",
+    },
 }
 close = functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5)
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import drawn
 from translators import INPUTS, LENGTHS, SOURCE, trained
 
 from attention_jax.models.language_model import LanguageModel
@@ -22,9 +23,12 @@ SIZES = {
 def make(positions, **more):
     """A model with variables that are not at their start, which has almost equal weights."""
     module = LanguageModel.of(**SIZES | {"positions": positions} | more)
-    variables = jax.jit(module.init)(jax.random.key(0), TOKENS)
-    noise = iter(jax.random.split(jax.random.key(1), 200))
-    return module, jax.tree.map(lambda a: a + jax.random.normal(next(noise), a.shape), variables)
+    return module, drawn(module.init, TOKENS)
+
+
+def both(module, *given, **asked):
+    """The statistics and the weights, in one program."""
+    return jax.jit(lambda: [module.apply(*given, **asked, method=method) for method in ("statistics", "attention")])()
 
 
 def require_equal(found, weights, query_places, key_places):
@@ -56,10 +60,7 @@ def test_a_language_models_statistics_are_those_of_its_weights(name, segments):
     module, variables = make(**CASES[name])
     gate = jnp.array([[1.0, 0, 1, 1], [1, 1, 0.5, 1]])
     asked = {"positions": jnp.asarray(PLACES + 1), "segments": segments, "edits": {"decoder": Edit(gate=gate)}}
-    found, heads = (
-        jax.jit(lambda method=method: module.apply(variables, TOKENS, **asked, method=method))()["decoder"]
-        for method in ("statistics", "attention")
-    )
+    found, heads = (each["decoder"] for each in both(module, variables, TOKENS, **asked))
     assert found.entropy.shape == (2, 2, 4, 7)
     places = np.tile(np.arange(7), (2, 1)) if segments is None else PLACES
     require_equal(found, heads.weights, places, places)
@@ -93,10 +94,7 @@ def test_a_mixer_that_does_not_attend_has_no_statistics():
 
 def test_a_translators_statistics_are_those_of_its_weights_of_every_kind():
     module, variables = trained("transformer_small", encoder_layers=2, decoder_layers=2)
-    found, heads = (
-        jax.jit(lambda method=method: module.apply(variables, SOURCE, LENGTHS, INPUTS, method=method))()
-        for method in ("statistics", "attention")
-    )
+    found, heads = both(module, variables, SOURCE, LENGTHS, INPUTS)
     assert set(found) == set(heads) == {"encoder", "decoder", "cross"}
     for kind, told in found.items():
         queries, keys = heads[kind].weights.shape[-2:]

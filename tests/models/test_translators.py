@@ -12,10 +12,17 @@ from translators import INPUTS, LENGTHS, NAMES, ONE_LAYER, SOURCE, build, fresh,
 from attention_jax.models.transformer import Transformer
 from attention_jax.ops.dropout import Dropout
 
+DEEP = ("bahdanau", "luong_general", "transformer_small")  # of two layers
+HALF = [name for name in NAMES if not name.startswith("luong") or name in ("luong_local_p", "luong_location")]
+
+
+def model_of(name):
+    return trained(name, **({} if name in DEEP else ONE_LAYER))
+
 
 @pytest.fixture(params=NAMES, scope="module")
 def model(request):
-    return trained(request.param)
+    return model_of(request.param)
 
 
 def in_bfloat16(module):
@@ -78,9 +85,16 @@ def test_a_step_past_the_caches_room_is_nan_for_the_sentence_that_takes_it_alone
 
 def test_a_sentence_does_not_depend_on_its_padding_or_its_neighbours(model):
     whole = logits_of(model)
-    alone = jnp.pad(SOURCE[1:2, :3], ((0, 0), (0, 4)), constant_values=9)
-    agree(logits_of(model, alone, LENGTHS[1:2], INPUTS[1:2])[0], whole[1])
     agree(logits_of(model, jnp.where(SOURCE == 0, 9, SOURCE)), whole)
+    others = SOURCE.at[jnp.array([0, 2])].set(10), LENGTHS.at[jnp.array([0, 2])].set(4)
+    agree(logits_of(model, *others, INPUTS.at[jnp.array([0, 2])].set(10))[1], whole[1])
+
+
+@pytest.mark.parametrize("name", ["bahdanau", "luong_local_p", "transformer_small", "transformer, states"])
+def test_a_sentence_does_not_depend_on_how_many_there_are_or_to_what_length_they_are_padded(name):
+    model = model_of(name)
+    alone = jnp.pad(SOURCE[1:2, :3], ((0, 0), (0, 4)), constant_values=9)
+    agree(logits_of(model, alone, LENGTHS[1:2], INPUTS[1:2])[0], logits_of(model)[1])
 
 
 def test_the_decoder_cannot_see_the_future(model):
@@ -116,8 +130,9 @@ def test_a_population_is_a_vmap_over_keys(name):
     agree(logits[1], logits_of((module, fresh(module, keys[1]))))
 
 
-def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_hands_on_unrounded_logits(model):
-    module, variables = model
+@pytest.mark.parametrize("name", HALF)
+def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_hands_on_unrounded_logits(name):
+    module, variables = model = model_of(name)
     half = logits_of((in_bfloat16(module), variables))
     assert half.dtype == jnp.float32
     assert (half != half.astype(jnp.bfloat16)).mean() > 0.5
