@@ -17,7 +17,7 @@ import attention_jax  # noqa: F401  # adds to XLA_FLAGS what the installed jaxli
 
 # What one test compiled, in this process or another, the next one finds.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "attention_jax_tests"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # small programs too: they are thousands
 
 for number in (signal.SIGINT, signal.SIGHUP):  # what a test starts hears them, also where this was told to ignore them
     if signal.getsignal(number) == signal.SIG_IGN:
@@ -27,6 +27,11 @@ import jax
 import numpy as np
 import pytest
 from support import DATA
+
+from attention_jax.runs import machine
+
+machine.LONG = 0.0  # seconds, as above
+machine.give_back_freed_memory = lambda: None  # the next test takes it again
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 gc.set_threshold(100_000)  # tracing makes many objects and little garbage

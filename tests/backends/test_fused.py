@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from backends.conformance import Cell, verdict
-from support import ROOT
+from support import ROOT, compiled, drawn
 
 from attention_jax import backends
 from attention_jax.backends import Call, fused
@@ -234,11 +234,11 @@ def test_a_cache_is_read_by_a_backend_that_can_where_a_kernel_reads_whole_texts(
     assert backends.of_caches("chunked:keys=4/auto") == "chunked:keys=4/auto"
     model = LanguageModel.of(**FIELDS, backend="splash:interpret=True")
     tokens = jnp.array([[1, 2, 3], [4, 0, 2]])
-    variables = model.init(jax.random.key(0), tokens)
-    cache = model.apply(variables, jnp.tile(jnp.arange(4), (2, 1)), method="init_cache")
+    variables = drawn(model.init, tokens)
+    cache = compiled(model, "init_cache")(variables, jnp.tile(jnp.arange(4), (2, 1)))
     for t in range(tokens.shape[1]):
-        logits, cache = model.apply(variables, tokens[:, t], cache, method="step")
-    np.testing.assert_allclose(logits, model.apply(variables, tokens)[:, -1], rtol=1e-4, atol=1e-5)
+        logits, cache = compiled(model, "step")(variables, tokens[:, t], cache)
+    np.testing.assert_allclose(logits, compiled(model)(variables, tokens)[:, -1], rtol=1e-4, atol=1e-5)
 
 
 def test_the_flops_of_a_model_with_a_kernel_are_those_of_the_reference():

@@ -27,7 +27,7 @@ TINY = {
     "data.validation": 5,
     "data.test": 5,
     "data.max_length": 12,
-    "data.buckets": (8, 12),
+    "data.buckets": (12,),
     "data.batch_tokens": 96,
     "model.kwargs.embedding": 8,
     "model.kwargs.hidden": 8,

@@ -65,14 +65,12 @@ LATER = (
 RUN = [pytest.param(*pair, marks=[pytest.mark.slow] if pair[1] in LATER else []) for pair in VARIANTS]
 DESCRIBED = [
     ("benchmark", "all"),
-    ("induction", "one_layer,repeated"),
     ("kernel_regression", "blobs"),
     ("kernel_regression", "attention"),
     ("kernel_regression", "in_context"),
     pytest.param("language_model", "gpt2_small,bytes", marks=pytest.mark.slow),
     ("nmt", "transformer_book,embedded"),
     ("positional_encoding", "text"),
-    ("reach", "recall"),
     ("sequence_layers", "costs"),
 ]
 FILES = {
@@ -105,6 +103,7 @@ LITTLE = {
     "features.widths": (1.0,),
     "learned.steps": 3,
     "optimizer.warmup_steps": 2,
+    "model.layers": 1,
     "train.steps": 3,
     "train.evaluate_every": 3,
     "train.checkpoint_every": 3,

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import compiled
 
 import attention_jax
 from attention_jax.data.algorithmic import END, SEP
@@ -120,11 +121,11 @@ def test_tasks_share_a_program_and_are_compared_each_for_itself(answered):
 def test_accuracy_is_that_of_a_loop_over_the_held_out_texts():
     config = tiny(model__positions="alibi", data__task="reverse")
     session = Session(config, None, OPENERS)
-    model, variables = session.model, session.init(jax.random.key(0))
+    model, variables = session.model, jax.jit(session.init)(jax.random.key(0))
     found = session.measure(variables, config)
     texts = held_out(config.data, 12, 8)
     tokens = np.concatenate([texts.tokens, texts.targets[:, -1:]], axis=1)
-    guesses = np.argmax(model.apply(variables, tokens), -1)
+    guesses = np.argmax(compiled(model)(variables, tokens), -1)
     right, whole = [], []
     for text, guess in zip(np.asarray(tokens), guesses, strict=True):
         first, last = list(text).index(SEP) + 1, list(text).index(END)
@@ -140,12 +141,12 @@ def test_sliding_perplexity_is_that_of_single_tokens_with_all_their_context(tmp_
     monkeypatch.setattr(at_once, 48)  # batches that do not come out even
     config = tiny("text", model__positions="alibi")
     session = Session(config, tmp_path / "data", OPENERS)
-    model, variables = session.model, session.init(jax.random.key(0))
+    model, variables = session.model, jax.jit(session.init)(jax.random.key(0))
     found = session.measure(variables, config)
     text = np.load(tmp_path / "data" / "validation.npy").astype(np.int32)
     last = np.random.default_rng(config.data.seed).integers(32, len(text), 16)
     for context in (16, 32):
-        logits = model.apply(variables, jnp.stack([text[p - context : p] for p in last]))[:, -1]
+        logits = compiled(model)(variables, jnp.stack([text[p - context : p] for p in last]))[:, -1]
         losses = -jax.nn.log_softmax(logits)[np.arange(16), text[last]]
         assert found["perplexity_sliding"][str(context)] == pytest.approx(float(np.exp(losses.mean())), rel=1e-4)
 
@@ -170,12 +171,12 @@ def test_a_run_on_a_text_can_be_opened_writes_and_is_told_by_its_tokenizer(tmp_p
 def test_windows_side_by_side_cover_the_same_tokens_at_every_length(tmp_path):
     config = tiny("text", model__positions="alibi", data__factors=(1.0, 1.5))
     session = Session(config, tmp_path / "data", OPENERS)
-    model, variables = session.model, session.init(jax.random.key(0))
+    model, variables = session.model, jax.jit(session.init)(jax.random.key(0))
     found = session.measure(variables, config)
     text = np.load(tmp_path / "data" / "validation.npy").astype(np.int32)[:241]  # five stretches of 48 in 256 tokens
     for context in (16, 24):
         windows = text[np.arange(0, 240, context)[:, None] + np.arange(context + 1)]
-        losses = -jax.nn.log_softmax(model.apply(variables, windows[:, :-1]))
+        losses = -jax.nn.log_softmax(compiled(model)(variables, windows[:, :-1]))
         chosen = np.take_along_axis(np.asarray(losses), windows[:, 1:, None], -1)
         assert found["perplexity"][str(context)] == pytest.approx(float(np.exp(chosen.mean())), rel=1e-4)
 
@@ -183,11 +184,11 @@ def test_windows_side_by_side_cover_the_same_tokens_at_every_length(tmp_path):
 def test_what_was_trained_with_one_encoding_is_measured_with_another():
     config = tiny(model__positions="rotary", evaluate__positions="rotary:scaling=interpolation,factor=2")
     session = Session(config, None, OPENERS)
-    model, evaluated, variables = session.model, session.evaluated_model, session.init(jax.random.key(0))
+    model, evaluated, variables = session.model, session.evaluated_model, jax.jit(session.init)(jax.random.key(0))
     tokens, positions = jnp.arange(3, 13)[None], jnp.arange(10)[None]
-    trained = model.apply(variables, tokens, positions)
-    np.testing.assert_allclose(evaluated.apply(variables, tokens, 2 * positions), trained, rtol=1e-4, atol=1e-5)
-    assert not np.allclose(evaluated.apply(variables, tokens, positions), trained, atol=1e-3)
+    trained = compiled(model)(variables, tokens, positions)
+    np.testing.assert_allclose(compiled(evaluated)(variables, tokens, 2 * positions), trained, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(compiled(evaluated)(variables, tokens, positions), trained, atol=1e-3)
 
 
 def test_a_biass_portrait_falls_with_the_distance_as_it_does():

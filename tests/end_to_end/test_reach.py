@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
+from support import compiled
 
 from attention_jax.data.algorithmic import SEP
 from attention_jax.errors import UserError
@@ -54,7 +55,7 @@ def tiny(variant="core", **overrides):
 @pytest.fixture(scope="module")
 def opened():
     session = Session(tiny(model__positions="alibi"), None, OPENERS)
-    return session, session.init(jax.random.key(0))
+    return session, jax.jit(session.init)(jax.random.key(0))
 
 
 def whole_texts(config, length, count):
@@ -66,7 +67,7 @@ def test_accuracy_is_of_what_is_asked_for_alone_and_the_same_in_batches(opened, 
     session, variables = opened
     found = session.measure(variables, session.config)
     texts, tokens = whole_texts(session.config, 16, 6)
-    guesses = np.argmax(session.model.apply(variables, tokens), -1)
+    guesses = np.argmax(compiled(session.model)(variables, tokens), -1)
     right = []
     for text, guess in zip(np.asarray(tokens), guesses, strict=True):
         first = list(text).index(SEP) + 1

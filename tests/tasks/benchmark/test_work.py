@@ -69,7 +69,7 @@ def test_numpys_regression_is_the_projects(kernel):
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_search_writes_as_many_words_as_it_is_asked_for(case, beams):
     learner = learner_of(case)
-    variables = learner.init(jax.random.key(0))
+    variables = jax.jit(learner.init)(jax.random.key(0))
     words = searching(translator_of(case), 5, beams)(variables, learner.table["source"][:2])
     assert words.shape == (2, 5)
     assert not np.isin(words, (PAD,)).any()

@@ -42,7 +42,7 @@ class OneWord(nn.Module):
 @pytest.mark.parametrize("name", IMPORTANCE)
 def test_a_model_that_reads_one_word_rests_on_that_word_alone(name):
     model = OneWord()
-    variables = model.init(jax.random.key(0), SOURCE, LENGTHS, TARGET)
+    variables = jax.jit(model.init)(jax.random.key(0), SOURCE, LENGTHS, TARGET)
     found = np.asarray(IMPORTANCE[name](model, variables, BATCH))
     assert (found[0, :, 3] != 0).all()
     np.testing.assert_allclose(np.delete(found, 3, axis=2), 0, atol=1e-6)

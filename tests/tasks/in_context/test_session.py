@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from support import compiled
 
 from attention_jax.errors import UserError
 from attention_jax.ops.regression import ridge
@@ -37,7 +38,7 @@ def test_estimators_answer_the_query_of_the_prompt_from_its_pairs(session):
 
 def test_errors_are_distances_to_the_truth_and_those_to_estimators_are_to_their_answers(session, variables):
     vectors, truth, found = jax.device_get(session.held_out["4"])
-    answers = np.asarray(session.model.apply(variables, vectors), np.float64)[:, -1, 0]
+    answers = np.asarray(compiled(session.model)(variables, vectors), np.float64)[:, -1, 0]
     assert session.errors(variables)["4"] == pytest.approx(np.mean((answers - truth) ** 2), rel=1e-4)
     assert session.distances(variables)["ridge"]["4"] == pytest.approx(
         np.mean((answers - found["ridge"]) ** 2), rel=1e-4

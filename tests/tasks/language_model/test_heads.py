@@ -5,6 +5,7 @@ import math
 import jax
 import numpy as np
 import pytest
+from support import compiled
 from texts import DOCUMENTS, write_jsonl
 
 from attention_jax.errors import UserError
@@ -28,7 +29,7 @@ def opened(tmp_path, variant="cpu,characters", **overrides):
 
 
 def kept(session, tmp_path):
-    variables = session.init(jax.random.key(0))
+    variables = jax.jit(session.init)(jax.random.key(0))
     heads.write_statistics(session, session.config, variables, tmp_path)
     return variables, heads.read_statistics(tmp_path)
 
@@ -38,8 +39,8 @@ def test_what_is_kept_is_what_the_weights_of_the_first_held_out_rows_say(tmp_pat
     session = opened(tmp_path, data__packing=packing, statistics__length=160)
     variables, found = kept(session, tmp_path)
     rows = session.source.held_out(3, 160)
-    asked = {"positions": rows.positions, "segments": rows.segments, "method": "attention"}
-    weights = session.model.apply(variables, rows.tokens, **asked)["decoder"].weights
+    of_rows = variables, rows.tokens, rows.positions, rows.segments
+    weights = compiled(session.model, "attention")(*of_rows)["decoder"].weights
     assert found["entropy"].shape == (3, 2, 2, 160)
     largest = np.max(weights, axis=-1)
     np.testing.assert_allclose(found["top_weights"][..., 0], largest, rtol=1e-5)
