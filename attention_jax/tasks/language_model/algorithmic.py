@@ -74,14 +74,14 @@ def _texts(data: ConfigDict, row, hyper) -> Texts:
 
 
 def held_out(data: ConfigDict, length: int, count: int) -> Texts:
-    """The texts that are measured at a length; one program draws them for every task and length."""
+    """The texts that are measured at a length; one program draws a task's at every length."""
     longest = lengths_of(data)[-1]
-    texts = _drawn(data.seed, _index(data.task), length, longest, count, data.symbols)
+    texts = _drawn(data.seed, data.task, length, longest, count, data.symbols)
     return jax.tree.map(lambda side: side[:, : size(length) - 1], texts)
 
 
-@functools.partial(jax.jit, static_argnames=("longest", "count", "symbols"))
-def _drawn(seed, task, length, longest: int, count: int, symbols: int) -> Texts:
+@functools.partial(jax.jit, static_argnames=("task", "longest", "count", "symbols"))
+def _drawn(seed, task: str, length, longest: int, count: int, symbols: int) -> Texts:
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), HELD_OUT + length), count)
     return _as_texts(jax.vmap(lambda key: example(task, key, length, longest, symbols))(keys))
 
