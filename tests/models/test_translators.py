@@ -133,7 +133,7 @@ def test_a_population_is_a_vmap_over_keys(name):
 @pytest.mark.parametrize("name", HALF)
 def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_hands_on_unrounded_logits(name):
     module, variables = model = model_of(name)
-    half = logits_of((in_bfloat16(module), variables))
+    half = compiled(in_bfloat16(module))(variables, SOURCE, LENGTHS, INPUTS)
     assert half.dtype == jnp.float32
     assert (half != half.astype(jnp.bfloat16)).mean() > 0.5
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}

@@ -26,8 +26,9 @@ def config():
 
 @pytest.fixture(scope="module")
 def case(config):
-    small = {"model.kwargs.width": 16, "model.kwargs.feed_forward": 16, "vocabulary": 30, "pairs": 8, "batch": 4}
-    return changed(config.scaling.case, {**small, "length": 6})
+    sizes = {"width": 16, "feed_forward": 16, "encoder_layers": 1, "decoder_layers": 1}
+    small = {f"model.kwargs.{name}": size for name, size in sizes.items()}
+    return changed(config.scaling.case, {**small, "vocabulary": 30, "pairs": 8, "batch": 4, "length": 6})
 
 
 def test_products_are_those_whose_flops_are_counted():

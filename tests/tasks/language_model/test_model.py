@@ -30,7 +30,7 @@ def texts_of(length):
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_padding_changes_neither_the_training_loss_nor_what_a_batch_norm_learns(norm, mixer):
     config = get_config("smoke")
-    config.model.update(norm=norm, mixer=mixer, positions="none", norm_first=True)
+    config.model.update(norm=norm, mixer=mixer, positions="none", layers=1, norm_first=True)
     model = Session(config, None, OPENERS).model
     variables = drawn(functools.partial(init, model))
 
