@@ -15,7 +15,9 @@ from ml_collections import ConfigDict
 from attention_jax.errors import UserError
 
 LONG = 0.2  # seconds: a compilation that is kept for other processes, and cleared up after
-M_MMAP_THRESHOLD = -3  # glibc's malloc.h: arrays of so many bytes have pages of their own
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
+OWN_PAGES = 16 * 2**20  # bytes from which an array has pages of its own, which are new ones at each call
+KEPT = 64 * 2**20  # bytes that lie free at the end of a heap before glibc gives them back
 YOUNG = 20_000  # objects: so many new ones before Python looks which of them are garbage
 COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's name of the event, read from its cache or not
 
@@ -38,13 +40,20 @@ def set_up(precision: ConfigDict) -> None:
 def give_back_freed_memory() -> None:
     """From now on, give large arrays, and what a long compilation has freed, back to the system.
 
-    glibc alone would keep them: arrays of up to 32 MB once it has seen such, and of a compiled training step of a few
-    million parameters hundreds of MB, in pieces between what is used.
+    glibc alone would keep, of a compiled training step of a few million parameters, hundreds of MB, in pieces between
+    what is used, and has eight heaps a core, which threads fill in turn: memory grows with every evaluation. Fewer heaps
+    than cores would keep compiling threads waiting; pages of their own for smaller arrays are slower, for they are
+    cleared at each call.
     """
     if platform.libc_ver()[0] != "glibc":
         return
     libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, 2**20)
+    for option, value in (
+        (M_ARENA_MAX, 1 + (os.cpu_count() or 1)),
+        (M_MMAP_THRESHOLD, OWN_PAGES),
+        (M_TRIM_THRESHOLD, KEPT),
+    ):
+        libc.mallopt(option, value)
 
     def give_back(event: str, duration_secs: float, **about: str | int) -> None:
         if event == COMPILED and duration_secs >= LONG:

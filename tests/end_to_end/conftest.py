@@ -21,6 +21,7 @@ ENVIRONMENT = {
     **os.environ,
     "XLA_FLAGS": "--xla_backend_optimization_level=0",  # a tiny run spends its time compiling
     "JAX_NUMPY_RANK_PROMOTION": "raise",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # which the launcher would start itself anew for
 }
 TINY = {
     "data.min_count": 1,
