@@ -41,9 +41,9 @@ def give_back_freed_memory() -> None:
     """From now on, give large arrays, and what a long compilation has freed, back to the system.
 
     glibc alone would keep, of a compiled training step of a few million parameters, hundreds of MB, in pieces between
-    what is used, and has eight heaps a core, which threads fill in turn: memory grows with every evaluation. Fewer heaps
-    than cores would keep compiling threads waiting; pages of their own for smaller arrays are slower, for they are
-    cleared at each call.
+    what is used; and of its eight heaps a core, which threads fill in turn, ever more. With fewer heaps than threads
+    that compile, those wait for one another. An array with pages of its own is cleared anew at each call: small ones
+    have none.
     """
     if platform.libc_ver()[0] != "glibc":
         return
