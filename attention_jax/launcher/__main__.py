@@ -21,15 +21,15 @@ def main(command: Sequence[str] = (sys.executable, "-m", "attention_jax.launcher
 
 
 def ask_for_huge_pages() -> None:
-    """Start this process anew with glibc's setting for huge pages, unless it has one or is being debugged.
+    """Start this process anew with glibc's tunable for huge pages, unless it has one or is being debugged.
 
-    A compiled program asks for new pages at each call, which the kernel clears, and 512 small ones take it three times
-    as long as a huge one. glibc reads the setting when a process starts.
+    A compiled program asks for new pages at each call, which the kernel clears, and 512 small ones take it four times
+    as long as a huge one. glibc reads its tunables when a process starts.
     """
-    settings = os.environ.get("GLIBC_TUNABLES", "")
-    if sys.platform != "linux" or HUGE_PAGES in settings or sys.gettrace() is not None:
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if sys.platform != "linux" or HUGE_PAGES in tunables or sys.gettrace() is not None:
         return
-    os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, (settings, f"{HUGE_PAGES}=1")))
+    os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, (tunables, f"{HUGE_PAGES}=1")))
     os.execv(sys.executable, (sys.executable, *sys.orig_argv[1:]))
 
 

@@ -1,4 +1,4 @@
-"""The launcher starts itself anew, once, for a setting of glibc's that is read as a process starts."""
+"""The launcher starts itself anew, once, for a tunable of glibc's that is read as a process starts."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ print(input())
         ("glibc.malloc.hugetlb=0", None),
     ],
 )
-def test_it_is_the_same_process_with_the_same_arguments_and_input_and_the_users_settings(given, seen):
+def test_it_is_the_same_process_with_the_same_arguments_and_input_and_the_users_tunables(given, seen):
     environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     environment |= {"GLIBC_TUNABLES": given} if given else {}
     process = subprocess.Popen(
@@ -37,5 +37,5 @@ def test_it_is_the_same_process_with_the_same_arguments_and_input_and_the_users_
         stdout=subprocess.PIPE,
     )
     out, _ = process.communicate("a line\n")
-    starts = [setting for setting in (given or "None", seen) if setting]
-    assert out.splitlines() == [*(f"{process.pid} {setting} -c an argument" for setting in starts), "a line"]
+    starts = [tunables for tunables in (given or "None", seen) if tunables]
+    assert out.splitlines() == [*(f"{process.pid} {tunables} -c an argument" for tunables in starts), "a line"]
