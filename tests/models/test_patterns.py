@@ -9,11 +9,11 @@ import pytest
 from support import compiled, drawn
 from translators import INPUTS, LENGTHS, ONE_LAYER, SOURCE, build, trained
 
-from attention_jax.models.flops import held_bytes
 from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.masking import causal_mask
+from attention_jax.tasks.needs import held_bytes
 
 TOKENS = jax.random.randint(jax.random.key(0), (2, 14), 1, 11)
 SIZES = {

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.models.flops import beyond_causality
 from attention_jax.tasks.benchmark.attention import with_gradient
 from attention_jax.tasks.benchmark.cases import changed
 from attention_jax.tasks.benchmark.rounds import Row, in_turn
 from attention_jax.tasks.benchmark.tools import Tools
 from attention_jax.tasks.benchmark.training import Rounds, prepare
+from attention_jax.tasks.needs import beyond_causality
 from attention_jax.tasks.timing import median_rate
 from attention_jax.training.cost import flops
 from attention_jax.training.progress import tell

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from attention_jax.backends import require_mark
 from attention_jax.errors import UserError
-from attention_jax.models.flops import beyond_causality, counted, in_sight
 from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.placement import LAYERS
 from attention_jax.modules.attention import with_backend
@@ -21,6 +20,7 @@ from attention_jax.ops.losses import squared_error
 from attention_jax.ops.masking import causal_mask
 from attention_jax.tasks.in_context.drawing import check, training_prompts
 from attention_jax.tasks.in_context.held_out import HeldOut, held_out
+from attention_jax.tasks.needs import beyond_causality, counted, in_sight
 from attention_jax.tasks.regression.estimators import chosen
 from attention_jax.tasks.regression.measuring import summary
 from attention_jax.tasks.sections import of_section, tell_once, tell_unread_dropout, types_of
@@ -182,7 +182,7 @@ class Session:
         )
 
     def model_flops(self, batch: Any) -> float:
-        """The FLOPs that the model needs for a step on a batch of shapes: see `models/flops.py`."""
+        """The FLOPs that the model needs for a step on a batch of shapes: see `tasks/needs.py`."""
         model, (state, _, hyper) = counted(self.model), self.description.arguments
         step = functools.partial(train_step, self._loss_of(model), rule_of(self.config.optimizer), PLAIN)
         rows, length = self.config.data.batch, 2 * self.config.data.pairs + 1

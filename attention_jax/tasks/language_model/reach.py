@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 from attention_jax import stopping
 from attention_jax.errors import UserError
 from attention_jax.evaluation.by_group import PARTS, OfSeed, Scores, answer, gather, interval, kept, orders_by_length
-from attention_jax.models.flops import held_bytes
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
 from attention_jax.reports.extrapolation import length_curves, length_table
@@ -27,6 +26,7 @@ from attention_jax.reports.page import Estimate, Table
 from attention_jax.tasks.language_model.algorithmic import held_out
 from attention_jax.tasks.language_model.model import Texts, statistics_of
 from attention_jax.tasks.language_model.session import Session
+from attention_jax.tasks.needs import held_bytes
 from attention_jax.training.placement import everywhere, whole
 from attention_jax.training.state import Variables
 

@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 
 from attention_jax.backends import require_mark
 from attention_jax.errors import UserError
-from attention_jax.models.flops import beyond_causality, counted, held_bytes, in_sight
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.placement import LAYERS
 from attention_jax.tasks.language_model.generating import Generator
@@ -20,6 +19,7 @@ from attention_jax.tasks.language_model.measuring import Total, total_of
 from attention_jax.tasks.language_model.model import build, init, loss, statistics_of
 from attention_jax.tasks.language_model.scaling import lines_of_config, scaled_init
 from attention_jax.tasks.language_model.source import Measure, Opener, Source
+from attention_jax.tasks.needs import beyond_causality, counted, held_bytes, in_sight
 from attention_jax.tasks.sections import of_section, tell_unread_dropout
 from attention_jax.training.cost import flops
 from attention_jax.training.description import Description, description_of, step_of
@@ -178,11 +178,13 @@ class Session:
         )
 
     def model_flops(self, batch: Any) -> float:
-        """The FLOPs that the model needs for a step on a batch of shapes: see `models/flops.py`."""
+        """The FLOPs that the model needs for a step on a batch of shapes: see `tasks/needs.py`."""
         model, (state, _, hyper) = counted(self.model), self.description.arguments
         step = functools.partial(train_step, self._loss_of(model), rule_of(self.config.optimizer), PLAIN)
         texts = jax.eval_shape(self.source.texts, batch, hyper)
-        return flops(step, state, batch, hyper) - beyond_causality(model, *texts.tokens.shape)
+        rows, length = texts.tokens.shape
+        own_positions = texts.positions is not None or model.new_encoding().record.sample_positions is not None
+        return flops(step, state, batch, hyper) - beyond_causality(model, rows, length, own_positions)
 
     @functools.cached_property
     def cost(self) -> dict[str, float]:

@@ -14,13 +14,13 @@ from attention_jax.data.config import require_buckets
 from attention_jax.data.tokenizers import BOS, EOS, PAD
 from attention_jax.errors import UserError
 from attention_jax.models import TRANSLATORS
-from attention_jax.models.flops import beyond_causality, counted, held_bytes, in_sight
 from attention_jax.models.placement import PLACEMENTS
 from attention_jax.models.transformer import Transformer
 from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
+from attention_jax.tasks.needs import beyond_causality, counted, held_bytes, in_sight
 from attention_jax.tasks.sections import of_section, tell_once, types_of
 from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.placement import Placement
@@ -87,7 +87,7 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
 
 
 def model_flops(config: ConfigDict, model: nn.Module, rows: int, length: int) -> float:
-    """The FLOPs of a training step that the model needs, however they are computed: see `models/flops.py`."""
+    """The FLOPs of a training step that the model needs, however they are computed: see `tasks/needs.py`."""
     return describe(config, counted(model), rows, length).flops - beyond_causality(model, rows, length)
 
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 from translators import SIZES, build
 
-from attention_jax.models.flops import PASSES, beyond_causality, counted, held_bytes
+from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.modules.families import BUILDERS
+from attention_jax.tasks.needs import beyond_causality, counted, held_bytes
 from attention_jax.training.cost import flops
 from configs.language_model import TRANSFORMER
 
@@ -66,36 +66,63 @@ def test_flops_are_those_of_the_formulas_and_training_costs_three_times_the_forw
     assert flops(jax.grad(lambda variables: forward(variables).sum()), variables) == 3 * expected
 
 
-@pytest.mark.parametrize(
-    ("family", "score"),
-    [
-        *((family, "scaled_dot") for family in BUILDERS),
-        ("plain", "l2"),
-        ("selective", "laplacian"),
-        ("plain", "additive"),
-        ("differential", "additive:hidden=5"),
-        ("selective", "concat:hidden=6"),
-        ("plain", "location"),
-    ],
-)
-def test_what_is_beyond_causality_is_of_every_product_that_grows_with_the_square_of_the_length(family, score):
-    sizes = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 4, "feed_forward": 8, "backend": "reference"}
-    model = LanguageModel.of(vocabulary=V, **TRANSFORMER | sizes | {"family": family, "score": score})
-
-    def forward(length):
-        tokens = jnp.zeros((B, length), jnp.int32)
-        variables = jax.eval_shape(model.init, jax.random.key(0), tokens)
-        return flops(lambda variables: model.apply(variables, tokens), variables)
-
-    by_pair = (forward(T) - 2 * forward(2 * T) + forward(3 * T)) / (2 * T * T)  # of a + b T + c T², c
-    assert beyond_causality(model, B, S) == PASSES * by_pair * S * (S - 1) / 2
-
-
 SMALL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 4, "feed_forward": 8, "backend": "reference"}
 
 
 def language_model(**more):
     return LanguageModel.of(vocabulary=V, **TRANSFORMER | SMALL | {"positions": "none"} | more)
+
+
+WIDTH, HEADS, CLIP, HIDDEN = 32, 4, 16, 32  # CLIP and HIDDEN: the defaults of `shaw` and `fire`
+OF_A_PAIR = {  # what a layer multiplies for a pair of a query and a key, forward: each product has two backward
+    (): WIDTH + WIDTH,  # its score; its weight and value
+    ("family", "talking"): 2 * WIDTH + 2 * HEADS**2,  # heads mixed before and after
+    ("family", "differential"): WIDTH + 2 * WIDTH,  # halves of features, each half's weights with whole values
+    ("family", "gated"): 2 * WIDTH,
+    ("family", "forgetting"): 2 * WIDTH,
+    ("family", "contextual"): 2 * WIDTH,
+    ("family", "selective"): 2 * WIDTH + WIDTH / HEADS,  # the first head's score once more
+    ("score", "l2"): 2 * WIDTH,
+    ("score", "laplacian"): WIDTH,  # no product makes it
+    ("score", "additive:hidden=5"): HEADS * 5 + WIDTH,
+    ("score", "concat:hidden=6"): HEADS * 6 + WIDTH,
+    ("score", "location"): 2 * WIDTH,
+    ("mixer", "latent:rank=6,rotary=2"): 2 * WIDTH + HEADS * 2,
+    ("positions", "alibi"): 2 * WIDTH,
+    ("positions", "fire"): 2 * WIDTH + HIDDEN + HIDDEN * HEADS,
+}
+
+
+@pytest.mark.parametrize(("option", "features"), OF_A_PAIR.items(), ids=str)
+def test_what_is_beyond_causality_is_of_every_product_that_grows_with_the_square_of_the_length(option, features):
+    model = language_model(**dict([option] if option else []))
+    assert beyond_causality(model, B, S, own_positions=True) == 3 * 2 * B * SMALL["layers"] * features * S * (S - 1) / 2
+
+
+@pytest.mark.parametrize(
+    ("option", "features"),  # forward and backward
+    [
+        (("score", "zero"), 2 * WIDTH),  # weights are constant: they have no gradient
+        (("positions", "shaw"), 3 * 2 * WIDTH + 2 * HEADS * (2 * CLIP + 1)),  # nor has a distance's place in the table
+    ],
+)
+def test_what_has_no_gradient_has_one_product_less(option, features):
+    model = language_model(**dict([option]))
+    assert beyond_causality(model, B, S) == 2 * B * SMALL["layers"] * features * S * (S - 1) / 2
+
+
+def test_what_positions_alone_decide_is_counted_once_where_texts_share_them():
+    sizes = {name: value for name, value in (TRANSFORMER | SMALL).items() if name != "is_tied"}
+    regressor = InContextRegressor.of(outputs=1, **sizes | {"positions": "fire"})
+    features, once = B * 2 * WIDTH, HIDDEN + HIDDEN * HEADS
+    for model in (regressor, language_model(positions="fire")):
+        assert beyond_causality(model, B, S) == 3 * 2 * SMALL["layers"] * (features + once) * S * (S - 1) / 2
+
+
+def test_of_a_translator_the_decoder_is_causal():
+    model = build("transformer_small", cross_score="additive:hidden=3", encoder_layers=5)
+    by_pair = beyond_causality(model, B, S) / (S * (S - 1) / 2)
+    assert by_pair == 3 * 2 * B * model.decoder_layers * 2 * SIZES["width"]
 
 
 def forward_flops(model, length):
@@ -115,12 +142,6 @@ def test_mixers_with_a_state_are_counted_as_what_is_written_to_it_and_read_of_it
     layer = projections * d * d + more + state + 2 * d * SMALL["feed_forward"]
     assert forward_flops(model, T) == 2 * B * T * (2 * layer + d * V)
     assert beyond_causality(model, B, T) == 0
-
-
-def test_latent_attention_scores_more_features_than_it_pools():
-    model = language_model(mixer="latent:rank=6,rotary=2")
-    by_pair = (forward_flops(model, T) - 2 * forward_flops(model, 2 * T) + forward_flops(model, 3 * T)) / (2 * T * T)
-    assert beyond_causality(model, B, S) == PASSES * by_pair * S * (S - 1) / 2
 
 
 def test_what_a_pattern_forbids_is_not_counted_either():

@@ -8,7 +8,6 @@ counted token by token: writing to the state, and reading it, not the pairs of a
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,23 +17,15 @@ from attention_jax import backends
 from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import Memory, Transformer
+from attention_jax.modules.families import PLAIN
 from attention_jax.modules.linear import RULES
 from attention_jax.modules.mixers import is_window
-from attention_jax.modules.transformer import LayerSpec
 from attention_jax.ops import naming
 from attention_jax.ops.masking import as_rule, causal_mask, combine, window_mask
 from attention_jax.ops.patterns import ALL, narrowed
+from attention_jax.training.cost import flops
 
 LAYERED = (LanguageModel, InContextRegressor, Transformer)  # models whose layers are of a LayerSpec
-PASSES = 3  # a product of the forward pass has two of its size in the backward pass
-WITHOUT_PRODUCT = ("laplacian", "zero")  # scores that multiply nothing for a pair of a query and a key
-
-# What families multiply for each pair of a query and a key beside its features, once for scores and once for values.
-MORE: dict[str, Callable[[LayerSpec], int]] = {
-    "talking": lambda spec: 2 * spec.heads**2,
-    "differential": lambda spec: spec.width,
-    "selective": lambda spec: _scored(spec) // spec.heads,
-}
 
 
 def counted(model: Any) -> Any:
@@ -62,19 +53,32 @@ def in_sight(model: Any) -> Any:
     return model.clone(backend="reference")
 
 
-def beyond_causality(model: Any, rows: int, length: int) -> float:
-    """The FLOPs of a step's products of queries and keys that they may not see, and of their weights and values.
+def beyond_causality(model: Any, rows: int, length: int, own_positions: bool = False) -> float:
+    """The FLOPs of a step's products for pairs of a query and a key that it may not see; 0 without causal layers.
 
-    A product of a layer is 2 · rows · width · T² forward, of which T(T + 1)/2 pairs are causal, fewer with a pattern or
-    a window; families have more. It is 0 without causal layers.
+    Of a text's T² pairs T(T + 1)/2 are causal, fewer with a pattern or a window. Texts have positions of their own, or
+    share 0, 1, ….
     """
-    layers, spec = _causal_layers(model)
+    layers = _causal_layers(model)
     if not layers:
         return 0.0
-    more = MORE.get(naming.parse(spec.family)[0], lambda spec: 0)(spec)
-    features = _scored(spec) + spec.width + more + spec.heads * spec.mixing.beside
-    reach = spec.reach if is_window(spec.mixer) else length
-    return PASSES * layers * 2.0 * rows * features * _unseen(spec.pattern, reach, length)
+    reach = model.layer.reach if is_window(model.layer.mixer) else length
+    unseen = _unseen(model.layer.pattern, reach, length)
+    return layers * unseen * _of_a_pair(_one_layer(model), rows, rows if own_positions else 1)
+
+
+@functools.cache
+def _of_a_pair(model: LanguageModel, rows: int, rows_of_positions: int) -> float:
+    """The FLOPs, forward and backward, of a pair of tokens: c of the a + b T + c T² that a model of one layer takes."""
+
+    def step(length: int) -> float:
+        tokens = jnp.zeros((rows, length), jnp.int32)
+        positions = jnp.zeros((rows_of_positions, length), jnp.int32)
+        variables = jax.eval_shape(model.init, jax.random.key(0), tokens, positions)
+        forward: Any = model.apply
+        return flops(jax.grad(lambda variables: jnp.sum(forward(variables, tokens, positions))), variables)
+
+    return (step(1) - 2 * step(2) + step(3)) / 2
 
 
 @functools.cache
@@ -89,19 +93,19 @@ def _unseen(pattern: str, reach: int, length: int) -> int:
     return length**2 - sum(int(jnp.sum(mask.block(some, places))) for some in rows)
 
 
-def _scored(spec: LayerSpec) -> int:
-    """How many features all heads' scores multiply for a pair of a query and a key."""
-    name, options = naming.parse(spec.score)
-    if name in WITHOUT_PRODUCT:
-        return 0
-    hidden = options.get("hidden", 0)
-    return spec.heads * spec.of_self.of_family.parts * hidden if hidden else spec.width
-
-
-def _causal_layers(model: Any) -> tuple[int, Any]:
+def _causal_layers(model: Any) -> int:
     if not isinstance(model, LAYERED) or not model.layer.mixing.attends:
-        return 0, None
-    return model.decoder_layers if isinstance(model, Transformer) else model.layers, model.layer
+        return 0
+    return model.decoder_layers if isinstance(model, Transformer) else model.layers
+
+
+def _one_layer(model: Any) -> LanguageModel:
+    """A language model with one of the model's causal layers."""
+    layer = model.layer._replace(cross_score="", cross_normalize="", cross_family=PLAIN, stacked=False)
+    positions = model.decoder_positions if isinstance(model, Transformer) else model.positions
+    return LanguageModel(
+        vocabulary=1, layers=1, positions=positions, max_length=model.max_length, is_tied=False, layer=layer
+    )
 
 
 def _by_token(mixer: str) -> str:
