@@ -2,7 +2,6 @@
 matrix products take."""
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +13,10 @@ from ml_collections import ConfigDict
 from attention_jax.tasks.benchmark.cases import Learner, learner_of
 from attention_jax.tasks.benchmark.pairs import write_pairs
 from attention_jax.tasks.benchmark.peers import Asked
-from attention_jax.tasks.benchmark.products import products, seconds_of
+from attention_jax.tasks.benchmark.products import REPEATS, products, seconds_of
 from attention_jax.tasks.benchmark.rounds import Row, in_turn
 from attention_jax.tasks.benchmark.tools import Tools
-from attention_jax.tasks.timing import median_rate
+from attention_jax.tasks.timing import least_seconds, median_rate
 from attention_jax.training.blueprint import Blueprint
 from attention_jax.training.compiling import unseen
 from attention_jax.training.description import Description
@@ -113,14 +112,12 @@ class Rounds:
 
 
 def share_of_products(name: str, case: ConfigDict, training: Training, rounds: int) -> Row:
-    """Seconds of a step, and of its matrix products, each alone."""
+    """Seconds of a step, and of its matrix products, each alone: the least of some calls in a row."""
     counts = products(training.step, *training.shapes(case.batch))
     going = Rounds(training, case)
 
     def step() -> float:
-        started = time.perf_counter()
-        going.advance()
-        return (time.perf_counter() - started) / case.steps_per_call
+        return least_seconds(going.advance, repeats=REPEATS) / case.steps_per_call
 
     alone = functools.partial(seconds_of, counts)
     for warm_up in (step, alone):
