@@ -114,8 +114,10 @@ def _likeliest(
     never: tuple[int, ...],
 ) -> tuple[Array, Array, Array]:
     """The `count` likeliest continuations: their log-probabilities, the beams that they continue, their words."""
-    of_words = without(jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1), *never)
-    log_probs, choice = top_k((log_probs[..., None] + of_words).reshape(len(log_probs), -1), count)
+    logits = logits.astype(jnp.float32)
+    offsets = log_probs - jax.nn.logsumexp(logits, axis=-1)  # one a beam: the probability of each word is not written
+    scores = without(logits, *never) + offsets[..., None]
+    log_probs, choice = top_k(scores.reshape(len(scores), -1), count)
     parent, word = jnp.divmod(choice, logits.shape[-1])
     return log_probs, parent, word
 
