@@ -13,7 +13,7 @@ from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, K
 from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
 from attention_jax.modules.families import make_family
 from attention_jax.modules.logits import logits_layer, tied_logits
-from attention_jax.modules.mixers import attends, is_window
+from attention_jax.modules.mixers import attends, is_window, make_mixer
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
 from attention_jax.modules.reading import PLAIN, Look, Reading, look_at
@@ -90,6 +90,7 @@ class Transformer(Layered, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: needs 1 or more.")
         require_choice("shared", self.shared, SHARED)
+        make_mixer(self.encoder_mixer, "encoder_mixer")
         make_family(self.encoder_family, "encoder_family", "encoder")
         if not attends(self.encoder_mixer) and self.encoder_family != PLAIN_FAMILY:
             raise ValueError(
@@ -99,9 +100,7 @@ class Transformer(Layered, kw_only=True):
         if not attends(self.layer.mixer):
             because = f"mixer={self.layer.mixer!r} has no attention to read it"
             self.layer.require_unset(("family",), because)
-            if not attends(
-                self.encoder_mixer
-            ):  # attention to the source is the only one, and may have names of its own
+            if not attends(self.encoder_mixer):  # attention to the source is the only one, and may have its own names
                 unread = [name for name in ("score", "normalize") if getattr(self.layer, f"cross_{name}")]
                 self.layer.require_unset(tuple(unread), "nothing but attention to the source would read it")
         self._check_patterns()

@@ -192,12 +192,14 @@ class LayerSpec(NamedTuple):
                 "another."
             )
         mixing, adds = self.mixing, record.bias or record.mix
-        if mixing.attends and adds and not mixing.biases:
-            raise ValueError(f"{key}={text!r}: adds to scores or values, which mixer={self.mixer!r} does not let it.")
-        if (adds and not mixing.attends) or (record.rotate and not mixing.turns):
-            raise ValueError(f"{key}={text!r}: acts on scores, and mixer={self.mixer!r} has none; choose another.")
+        mixer = f"{'encoder_' if kind == 'encoder' else ''}mixer={self.mixer!r}"
+        if (adds and not mixing.biases) or (record.rotate and not mixing.turns):
+            others = f"none, {'rotary, ' if mixing.turns else ''}sinusoidal, learned or binary"
+            raise ValueError(
+                f"{key}={text!r}: acts on scores or what makes them, which {mixer} does not let it. Choose {others}."
+            )
         if kind == "encoder" and not mixing.goes_back:
-            raise ValueError(f"mixer={self.mixer!r}: reads in one direction alone, and an encoder in both.")
+            raise ValueError(f"{mixer}: reads in one direction alone, and an encoder in both. Choose another.")
         self.of_self.check(record)
         return PositionEncoding(record, sizes, self.param_dtype, parent=None)
 

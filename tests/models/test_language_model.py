@@ -234,7 +234,10 @@ def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
         ({"mixer": "linear:count=0"}, "mixer='linear:count=0': count=0: needs a whole number, 1 or more"),
         ({"mixer": "linear:count=7"}, "mixer='linear:count=7': count=7: features='elu' has as many as a key"),
         ({"mixer": "delta", "qk_norm": True}, "qk_norm=True: mixer='delta' does not read it. Set qk_norm=False"),
-        ({"mixer": "delta", "positions": "rotary"}, "positions='rotary': acts on scores, and mixer='delta' has none"),
+        (
+            {"mixer": "delta", "positions": "rotary"},
+            "positions='rotary': acts on scores or what makes them, which mixer='delta' does not let it. Choose none",
+        ),
         ({"layers": 0}, "layers=0: needs 1 or more"),
         ({"mixer": "gru", "score": "cosine"}, "score='cosine': mixer='gru' has no attention to read it. Set score='sc"),
         (
@@ -249,7 +252,10 @@ def test_attention_has_every_layer_and_head_and_each_row_sums_to_one():
             {"cross_score": "dot"},
             "cross_score='dot': a language model has no attention to a source. Set cross_score=''",
         ),
-        ({"mixer": "gru", "positions": "alibi"}, "positions='alibi': acts on scores, and mixer='gru' has none"),
+        (
+            {"mixer": "gru", "positions": "alibi"},
+            "positions='alibi': acts on scores or what makes them, which mixer='gru'",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(more, message):

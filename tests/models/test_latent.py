@@ -87,7 +87,7 @@ def test_heads_show_their_weights_and_outputs_and_are_edited():
         ({"score": "dot"}, "score='dot': mixer='latent:rank=5,rotary=2' does not read it"),
         (
             {"positions": "alibi"},
-            "positions='alibi': adds to scores or values, which mixer='latent:rank=5,rotary=2' do",
+            "positions='alibi': acts on scores or what makes them, which mixer='latent:rank=5,rotary=2'",
         ),
         ({"backend": "cudnn"}, "backend='cudnn': not for mixer='latent:rank=5,rotary=2'. Choose reference or chunked"),
     ],

@@ -113,10 +113,10 @@ WITHOUT = {"mixer": "gru", "encoder_mixer": "gru", "encoder_positions": "none", 
         ({"width": 9, "heads": 3, "kv_heads": 3}, "encoder_positions='sinusoidal': needs an even width, not 9"),
         ({"shared": "all"}, "shared='all': needs one vocabulary, and there are two, of 11 and 13 entries"),
         ({"mixer": "window"}, "mixer='window': an encoder's alone; a decoder has no window. See encoder_mixer"),
-        ({"encoder_mixer": "delta"}, "mixer='delta': reads in one direction alone, and an encoder in both"),
+        ({"encoder_mixer": "delta"}, "encoder_mixer='delta': reads in one direction alone, and an encoder in both"),
         (
             {"encoder_mixer": "gru", "encoder_positions": "alibi"},
-            "encoder_positions='alibi': acts on scores, and mixer='gru' has none",
+            "encoder_positions='alibi': acts on scores or what makes them, which encoder_mixer='gru'",
         ),
         ({"decoder_positions": "spiral"}, "decoder_positions='spiral': choose one of none"),
         (
