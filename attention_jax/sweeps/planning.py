@@ -249,7 +249,7 @@ def _match(
 
     target, found = cost(configs[index_of(space, config.sweep.baseline)]), []
     solved: dict[str, int] = {}
-    for flat in configs:
+    for flat in tqdm(configs, f"matching {measure}", unit="cell", dynamic_ncols=True):
         dynamic = dynamic_keys(flat, experiment.dynamic)
         statics = repr(sorted(item for item in flat.items() if item[0] not in dynamic))
         solved[statics] = solved[statics] if statics in solved else solve(flat)

@@ -79,7 +79,7 @@ def _link(sweep: Sweep) -> None:
         if child.is_symlink():
             child.unlink()
     for name, link in link_names(sweep).items():
-        if sweep.cell(name).exists():
+        if sweep.cell(name).exists() and not os.path.lexists(folder / link):  # a folder, where links were followed
             os.symlink(Path("..") / "cells" / name, folder / link)
 
 

@@ -273,7 +273,7 @@ def _prepare(sweep: Sweep, name: str) -> None:
     path = sweep.cell(name)
     path.mkdir(parents=True, exist_ok=True)
     data = sweep.data_of(sweep.programs[name])
-    if data.exists() and not (path / "data").is_symlink():
+    if data.exists() and not os.path.lexists(path / "data"):  # where links were copied as folders, it has its own
         (path / "data").symlink_to(os.path.relpath(data, path))
     (path / "error.txt").unlink(missing_ok=True)
     write_whole(path / "config.json", to_json(sweep.config_of(name)))

@@ -1,8 +1,10 @@
 """A sweep's cells as records, and by their settings."""
 
 import csv
+import dataclasses
 import json
 import os
+import shutil
 
 import pytest
 from sweeper import sweep_of
@@ -66,6 +68,13 @@ def test_a_cell_is_found_by_its_setting(answered):
     assert Run(link, 0.0).result()["validation"]["loss"] == 0.5
     write_answer(answered)  # again: links are made anew
     assert len(list(folder.iterdir())) == 4
+
+
+def test_a_sweep_that_was_copied_with_its_links_followed_is_answered_too(answered, tmp_path):
+    copied = tmp_path / "copied"
+    shutil.copytree(answered.path, copied)
+    write_answer(dataclasses.replace(answered, path=copied))
+    assert Run(copied / "by_setting" / "learning_rate=0.5,seed=1", 0.0).result()["validation"]["loss"] == 0.5
 
 
 def test_a_links_name_is_a_files_name(tmp_path):
