@@ -207,15 +207,28 @@ def has_ratios(comparison: Comparison) -> bool:
 
 
 def tested(comparison: Comparison, row: Row) -> str:
-    """A setting's difference to its baseline and whether it is shown; "" where there is none."""
+    """A setting's difference to its baseline and whether it is shown; "" where there is none.
+
+    A test over sentences takes the trained models as they are, an interval over seeds and sentences does not.
+    """
     found = difference(comparison, row)
     if found is None:
         return ""
     if row.p_adjusted is None:
         return f"{found}, without a test"
-    shown = str(PValue(row.p_adjusted))
-    verdict = "shown" if row.p_adjusted < LEVEL else "not shown to be more than chance"
+    verdict, shown = "shown", str(PValue(row.p_adjusted))
+    if row.p_adjusted >= LEVEL:
+        verdict = "not shown to be more than chance"
+    elif row.p_sentences is not None and _may_be_none(comparison, row):
+        verdict = "shown of these trained models, not of other seeds"
     return f"{found}, {verdict} (p {shown if shown[0] in '<>' else f'= {shown}'}, Holm)"
+
+
+def _may_be_none(comparison: Comparison, row: Row) -> bool:
+    """Whether a difference's interval holds that there is none."""
+    if row.difference is None or row.difference.low is None or row.difference.high is None:
+        return False
+    return row.difference.low <= (1 if comparison.contrast == "ratio" else 0) <= row.difference.high
 
 
 def _in_group(answer: Answer, group: str) -> list[int]:

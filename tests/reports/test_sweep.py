@@ -23,6 +23,7 @@ from attention_jax.reports.sweep import (
     said,
     settings_table,
 )
+from attention_jax.reports.sweep import tested as told_of
 from attention_jax.reports.sweep_figures import figures_of
 
 RATES, DROPOUTS, SIZES, SEEDS = (0.1, 0.2, 0.5), (0.0, 0.3), (8, 16), 4
@@ -119,6 +120,16 @@ def test_a_difference_that_is_shown_is_said_so_and_one_that_is_not_too():
     assert "1; 2 share the best" in said([answered("test.loss", apart[[0, 0]], overrides)])[0]
     assert "none is called the best" in said([answered("test.loss", apart, overrides, lost=(0, 1))])[0]
     assert "without a test" in said([answered("test.loss", apart[:, :1], overrides)])[0]
+
+
+def test_what_is_shown_of_these_models_alone_is_told_from_what_is_shown_of_others():
+    answer = answered("test.bleu", np.array([[20.0, 21.0, 22.0], [26.0, 24.0, 22.0]]), [{"a": 1}, {"a": 2}])
+    row = answer.comparison.rows[1]._replace(p_sentences=0.01, p_adjusted=0.01)
+    assert told_of(answer.comparison, row).endswith(
+        "], shown of these trained models, not of other seeds (p = .010, Holm)"
+    )
+    apart = row._replace(difference=row.difference._replace(low=0.1))
+    assert told_of(answer.comparison, apart).endswith("], shown (p = .010, Holm)")
 
 
 def test_perplexities_are_told_by_ratios_which_a_note_explains():
