@@ -52,5 +52,6 @@ def keep_likeliest(
     ordered, words = jax.lax.top_k(logits, min(top_k or size, size))
     probabilities = jax.nn.softmax(ordered, axis=-1)
     before = jnp.cumsum(probabilities, axis=-1) - probabilities  # the mass of likelier words
-    ordered = jnp.where((before < top_p) | (before == 0), ordered, -jnp.inf)
+    is_kept = (before < top_p) | (before == 0) | (jnp.asarray(top_p) >= 1)  # sums of 1 may be rounded up
+    ordered = jnp.where(is_kept, ordered, -jnp.inf)
     return jnp.put_along_axis(jnp.full_like(logits, -jnp.inf), words, ordered, axis=-1, inplace=False)

@@ -40,7 +40,7 @@ def sign_flip(values: Values, baseline: Values) -> float:
         signs = np.random.default_rng(len(differences)).choice((1, -1), size=(SHUFFLES, len(differences)))
         signs[0] = 1
     means = np.abs(signs @ differences)
-    return float(np.mean(means >= means[0] * (1 - 1e-12)))
+    return float(np.mean(means >= means[0] - 1e-12 * np.abs(differences).sum()))
 
 
 def paired_bootstrap(score: Score, system: Float[np.ndarray, "n d"], baseline: Float[np.ndarray, "n d"]) -> float:

@@ -114,7 +114,7 @@ class Run:
 
     def mean_over_steps(self, name: str, seed: int, after: int) -> float:
         """The token-weighted mean of a training metric over the lines logged after a step; NaN where none is known."""
-        lines = [x for x in self.metrics() if x["seed"] == seed and x["step"] > after]
+        lines = [x for x in self.metrics() if x["seed"] == seed and x["step"] > after and x["train.tokens"]]
         tokens = sum(x["train.tokens"] for x in lines)
         if not tokens or any(x[name] is None for x in lines):
             return math.nan

@@ -87,13 +87,15 @@ def play(table: Table, method: str, seed: int, budget: float, batch: int) -> lis
     heights = table.heights[:, seed % table.heights.shape[1]]
     study = Study(table.space, sampler, pruner or "none", seed, more_is_better=True)
     told: list[Told] = []
-    cost, best = 0.0, (-math.inf, -1)
+    evaluations, best = 0, (-math.inf, -1)
     for first in itertools.count(step=batch):
         settings = [table.nearest(overrides) for overrides in study.ask(batch)]
         paid, ended = _batch(study, first, heights[settings], pruner)
         for setting, value in zip(settings, ended, strict=True):
             best = max(best, (-math.inf if value is None else value, setting))
-        if (cost := cost + paid) > budget:
+        evaluations += paid
+        cost = evaluations / heights.shape[1]  # divided once: a sum of fractions may exceed a budget that it fits
+        if cost > budget:
             return told
         if best[1] >= 0:
             told.append(Told(cost, best[1]))
@@ -102,8 +104,8 @@ def play(table: Table, method: str, seed: int, budget: float, batch: int) -> lis
 
 def _batch(
     study: Study, first: int, heights: Float[np.ndarray, "trials evaluations"], pruner: str
-) -> tuple[float, list[float | None]]:
-    """What a batch pays, and what each trial came to, None where it was dropped; the study is told."""
+) -> tuple[int, list[float | None]]:
+    """How many evaluations a batch pays, and what each trial came to, None where it was dropped; the study is told."""
     evaluations = heights.shape[1]
     alive, paid = list(range(len(heights))), 0
     for step in range(1, evaluations + 1):
@@ -113,7 +115,7 @@ def _batch(
     ended = [float(heights[trial, -1]) if trial in alive else None for trial in range(len(heights))]
     for trial, value in enumerate(ended):
         study.tell(first + trial, value)
-    return paid / evaluations, ended
+    return paid, ended
 
 
 def regrets(table: Table, told: Sequence[Told], seed: int, budgets: Sequence[float]) -> list[float]:

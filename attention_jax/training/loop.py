@@ -272,7 +272,7 @@ def _log_all(
 
 
 def _is_unlogged(state: TrainState) -> bool:
-    return bool(state.goes_on and state.unlogged["loss"].count)
+    return bool(state.goes_on and state.unlogged["skipped"].count)  # which counts steps that were left out too
 
 
 def _measured(
@@ -281,7 +281,7 @@ def _measured(
     """A member's unlogged metrics and, where due, its evaluation; and the state, which then has no unlogged ones."""
     task, timetable, metrics = trainer.task, trainer.timetable, whole(state.unlogged)
     skipped = metrics.pop("skipped")
-    values = {f"train.{name}": float(sums.mean()) for name, sums in metrics.items()}
+    values = {f"train.{name}": float(sums.mean()) if sums.count else math.nan for name, sums in metrics.items()}
     values |= {"train.skipped": float(skipped.total)} if trainer.stepping.skip_nonfinite else {}
     values |= {"train.tokens": float(metrics["loss"].count)}
     if timetable.is_due(step, timetable.evaluate_every):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax.decoding.choosing import GROUP, likeliest, top_k, without
+from attention_jax.decoding.sampling import keep_likeliest
 
 SIZES = (1, 7, GROUP, 8 * GROUP, 12 * GROUP + 5, 50 * GROUP)
 
@@ -48,3 +49,8 @@ def test_a_word_that_is_never_chosen_has_no_score():
 
 def test_logits_that_are_not_numbers_choose_a_word_of_the_vocabulary():
     assert int(jax.jit(likeliest)(jnp.full((1, 5), jnp.nan), jnp.int32(0))[0]) == 4
+
+
+def test_every_word_may_be_drawn_where_none_is_left_out(random):
+    logits = jnp.asarray(random.normal(size=(4, 32_000)) * 3, jnp.float32)
+    np.testing.assert_array_equal(keep_likeliest(logits, 0, 1.0), logits)  # sums of their probabilities exceed 1

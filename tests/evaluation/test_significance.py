@@ -35,6 +35,7 @@ def test_every_sign_is_tried(random):
     expected = np.mean(np.array(means) >= abs(differences.mean()) - 1e-12)
     assert sign_flip(differences, np.zeros(7)) == expected
     assert sign_flip(np.arange(1, 4), np.zeros(3)) == 0.25  # 2^(1 - n), the least there is
+    assert sign_flip(np.array([2, 2, 5, 7, 27]) / 100, np.array([5, 5, 1, 11, 21]) / 100) == 1  # their mean is 0
     many = random.normal(0.2, 1, size=40)
     assert sign_flip(many, np.zeros(40)) == pytest.approx(stats.ttest_1samp(many, 0).pvalue, abs=0.02)
 

@@ -45,6 +45,15 @@ def test_a_search_pays_for_what_it_is_told_and_keeps_within_its_budget(method):
     assert told == play(table_of(noise=0.1), method, 3, 24, 4)
 
 
+def test_a_batch_that_ends_a_budget_exactly_belongs_to_it():
+    table, paid = table_of(noise=0.3, evaluations=10), 0
+    for seed in range(6):
+        for one in play(table, "tpe+halving", seed, 16, 4):
+            assert one.cost == round(10 * one.cost) / 10  # no sum of tenths is a number beside
+            paid += 1
+    assert paid > 20
+
+
 def test_without_noise_what_is_found_only_gets_better_and_the_best_has_no_regret():
     table = table_of()
     found = regrets(table, play(table, "tpe", 0, 40, 4), 0, range(4, 44, 4))

@@ -19,7 +19,7 @@ from attention_jax.training.feeding import Batches
 from attention_jax.training.hyper import traced
 from attention_jax.training.loop import Hooks, Task, Timetable, fit, trainer
 from attention_jax.training.optimizer import OPTIMIZERS, Rule
-from attention_jax.training.step import PLAIN, train_step
+from attention_jax.training.step import PLAIN, Stepping, train_step
 
 X = jax.random.normal(jax.random.key(0), (40, 3))
 Y = X @ jnp.array([[1.0], [-2.0], [0.5]])
@@ -396,3 +396,23 @@ def test_every_optimizer_learns_and_resumes_bit_by_bit(tmp_path, name):
     assert_equal(run(tmp_path / "cut", timetable=SELDOM, rule=rule, rate=rate)[0], whole)
     start, end = (evaluate(found)["validation.loss"] for found in (TASK.init(jax.random.key(0)), whole[0].variables))
     assert end < start / 2
+
+
+def test_what_is_due_at_a_step_that_was_left_out_is_done_and_its_loss_is_not_known(tmp_path):
+    def fails_at_the_fourth_and_the_last(variables, batch, dropout, hyper):
+        found, changed = loss(variables, batch, dropout, hyper)
+        fails = jnp.isin(batch["step"][0, 0], jnp.array([3, 5]))
+        return found.__replace__(total=jnp.where(fails, jnp.nan, found.total)), changed
+
+    def one_by_one(seed, step, stop):
+        table = TABLE | {"step": jnp.arange(40)[:, None]}
+        return Batches(np.full((1, 8), step, np.int32), table)
+
+    task = TASK._replace(loss=fails_at_the_fourth_and_the_last, batches=one_by_one)
+    timetable = TIMETABLE._replace(steps=6, log_every=1, evaluate_every=2, checkpoint_every=2)
+    (state,), lines = run(tmp_path, task=task, timetable=timetable, stepping=Stepping(skip_nonfinite=3))
+    assert [step for step, _, _ in lines] == [1, 2, 3, 4, 5, 6]
+    assert [step for step, _, values in lines if "validation.loss" in values] == [2, 4, 6]
+    assert [step for step, _, values in lines if np.isnan(values["train.loss"])] == [4, 6]
+    assert [values["train.skipped"] for _, _, values in lines] == [0, 0, 0, 1, 0, 1]
+    assert state.best.step > 0
