@@ -14,6 +14,7 @@ from typing import NamedTuple
 from attention_jax.reports.figures import Figure
 
 PLAIN = (1e-4, 1e6)  # numbers between are written without an exponent
+ROUNDING = 1e-12  # of a number, that of sums of floats
 LEVEL = 0.05  # of p-values: none is shown as if it were on the other side
 
 
@@ -224,13 +225,13 @@ def show_interval(mean: float | None, low: float | None = None, high: float | No
     """A mean and its interval with as many decimals as say something: 2.782 [2.639, 2.925].
 
     They show three significant digits of the interval's half-width, but at most four of the largest number, unless the
-    half-width would not show at all. An end that would be rounded to 0 is shown with its first digit: its side of 0 can
-    be seen. The mean alone where there is no interval.
+    half-width would not show at all; one of float64's rounding is none. An end that would be rounded to 0 is shown with
+    its first digit: its side of 0 can be seen. The mean alone where there is no interval.
     """
     if mean is None or low is None or high is None or not all(map(math.isfinite, (mean, low, high))):
         return show(mean)
     largest, half = max(abs(mean), abs(low), abs(high)), (high - low) / 2
-    if half > 0 and PLAIN[0] <= largest < PLAIN[1]:
+    if half > ROUNDING * largest and PLAIN[0] <= largest < PLAIN[1]:
         decimals = max(min(_decimals(largest, 4), _decimals(half, 3)), _decimals(half, 1), 0)
         shown = [f"{round(value, decimals) + 0.0:,.{decimals}f}" for value in (mean, low, high)]
         ends = [
