@@ -1,5 +1,6 @@
 """How attention aligns: against true word alignments, and by its shape alone."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ def alignment_error_rate(weights: Weights, alignments: Alignments) -> float:
     """AER = 1 − 2 |A ∩ T| / (|A| + |T|) of the strongest links A against the true ones T (Och & Ney 2003, eq. 9).
 
     Every true link is sure. Target words without a true link say nothing and are left out of A, and so is a
-    word that looks nowhere.
+    word that looks nowhere. NaN where no word has a true link.
     """
     shared = found = true = 0
     for matrix, alignment in zip(weights, alignments, strict=True):
@@ -22,7 +23,7 @@ def alignment_error_rate(weights: Weights, alignments: Alignments) -> float:
                 shared += row.any() and int(np.argmax(row)) in set(links)
                 found += bool(row.any())
                 true += len(set(links))
-    return float(1 - 2 * shared / (found + true))
+    return float(1 - 2 * shared / (found + true)) if true else math.nan
 
 
 def coverage(weights: Weights) -> float:

@@ -49,3 +49,7 @@ def test_a_word_that_looks_nowhere_is_no_link():
 def test_entropy_is_zero_for_one_word_and_the_logarithm_for_all_alike():
     assert entropy([DIAGONAL]) == 0
     np.testing.assert_allclose(entropy([np.full((3, 5), 0.2)]), np.log(5))
+
+
+def test_where_no_word_has_a_true_link_there_is_no_error_rate():
+    assert np.isnan(alignment_error_rate([np.eye(3)], [[(), (), ()]]))
