@@ -31,7 +31,6 @@ class Mixer(NamedTuple):
     - `attends`: whether it has heads with weights, which can be shown and edited.
     - `turns`, `biases`: whether an encoding may turn its queries and keys, and add to its scores and values.
     - `goes_back`: whether it is defined where a token reads those after it too.
-    - `beside`: how many features are scored beside those of a head.
     - `require(spec)`: raises ValueError for a spec that it cannot follow.
     """
 
@@ -40,7 +39,6 @@ class Mixer(NamedTuple):
     turns: bool = False
     biases: bool = False
     goes_back: bool = True
-    beside: int = 0
     require: Callable[[Any], None] = _reads_no_qk_norm
 
 
@@ -160,7 +158,7 @@ def _latent(rank: int = 32, rotary: int = 16) -> Mixer:
     def make(spec: Any, encoding: PositionEncoding) -> nn.Module:
         return LatentAttention(*sizes, spec.width, spec.heads, spec.of_self, encoding, **spec.types)
 
-    return Mixer(make, attends=True, turns=True, beside=rotary, require=require)
+    return Mixer(make, attends=True, turns=True, require=require)
 
 
 ATTENTION, LATENT = "attention", "latent"
