@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fitting import RULE, TABLE, TASK, TIMETABLE, batches, hyper
 
 from attention_jax import stopping
 from attention_jax.stopping import Interrupted
@@ -14,7 +15,6 @@ from attention_jax.training import compiling
 from attention_jax.training.compiling import Programs, Rehearsals
 from attention_jax.training.feeding import Batches
 from attention_jax.training.loop import trainer
-from tests.training.test_loop import RULE, TABLE, TASK, TIMETABLE, batches, hyper
 
 LONG = 60  # seconds that a test waits at most
 X = jnp.arange(3.0)
