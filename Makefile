@@ -63,7 +63,7 @@ results: $(READY)  ## the kept answers, and which of them are of code that has c
 	$(BIN)/python -m experiments._results
 
 docs: $(READY)  ## the API of every room, out of its docstrings: docs/api/attention_jax.html
-	$(BIN)/python -m pdoc attention_jax '!attention_jax._jaxlib' --no-show-source --output-directory docs/api
+	$(BIN)/python -W error::UserWarning -m pdoc attention_jax '!attention_jax._jaxlib' --no-show-source --output-directory docs/api
 
 $(READY): locks/$(ACCELERATOR).txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'

@@ -8,7 +8,6 @@ import jax
 from ml_collections import ConfigDict
 
 from attention_jax.runs.config import flatten
-from attention_jax.training.cost import cost
 from attention_jax.training.description import Description
 from attention_jax.training.placement import bytes_a_device, named_leaves
 
@@ -30,7 +29,7 @@ def describe_step(config: ConfigDict, description: Description, every_tensor: bo
             ("state a device", f"{held / 2**20:,.1f} MiB"),
         ]
     with context:
-        spent = cost(description.step, *arguments)
+        spent = description.cost(*arguments)
     layers = layers_of(config)
     lines = [*([("layers", layers)] if layers else []), ("parameters", f"{description.size:,}"), *lines]
     lines += [("memory a step", f"{spent.bytes / 2**20:,.1f} MiB"), ("FLOPs a step", f"{spent.flops:,.0f}")]

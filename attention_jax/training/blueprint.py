@@ -33,14 +33,16 @@ class Blueprint(NamedTuple):
     def create(self, seeds: Sequence[int], mesh: Mesh, start_from: Variables | None = None) -> list[TrainState]:
         """Fresh states with these seeds, made where they lie; or states that start from other variables."""
         laid = shardings(partitions(self.shapes(start_from), self.placement, mesh), mesh)
-        make = jax.jit(self._new, out_shardings=laid)
-        return [make(seed, start_from) for seed in seeds]
-
-    def _new(self, seed: Any, start_from: Variables | None) -> TrainState:
-        variables = self.init(jax.random.key(seed)) if start_from is None else start_from
-        moments = new_moments(variables["params"], self.optimizer)
-        return new_state(variables, moments, seed, has_average=self.has_average)
+        make = jax.jit(_new, static_argnums=0, out_shardings=laid)
+        return [make(self, seed, start_from) for seed in seeds]
 
     def shapes(self, start_from: Variables | None = None) -> TrainState:
         """The shape of every array of a state."""
-        return jax.eval_shape(self._new, 0, start_from)
+        return jax.jit(_new, static_argnums=0).eval_shape(self, 0, start_from)
+
+
+def _new(blueprint: Blueprint, seed: Any, start_from: Variables | None) -> TrainState:
+    """A fresh state. JAX keeps what it traced for a blueprint, which is asked for shapes again and again."""
+    variables = blueprint.init(jax.random.key(seed)) if start_from is None else start_from
+    moments = new_moments(variables["params"], blueprint.optimizer)
+    return new_state(variables, moments, seed, has_average=blueprint.has_average)

@@ -22,9 +22,10 @@ class Cost(NamedTuple):
 
 def cost(program: Callable, *arguments: Any) -> Cost:
     """The cost of `program(*arguments)`; arguments may be `jax.ShapeDtypeStruct`s."""
-    compiled = jax.jit(program).lower(*arguments).compile()
+    traced = jax.jit(program).trace(*arguments)
+    compiled = traced.lower().compile()
     found: Any = compiled.cost_analysis()
-    return Cost(flops(program, *arguments), found.get("flops", math.nan), memory(compiled))
+    return Cost(_count(traced.jaxpr.jaxpr), found.get("flops", math.nan), memory(compiled))
 
 
 def memory(compiled: Any) -> int:

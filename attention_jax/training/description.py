@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from attention_jax.ops.placing import ROWS
 from attention_jax.training.blueprint import Blueprint
 from attention_jax.training.compiling import Inspect, unseen
-from attention_jax.training.cost import flops
+from attention_jax.training.cost import Cost, cost, flops
 from attention_jax.training.hyper import rule_of, settled, traced
 from attention_jax.training.placement import Placement, make_mesh
 from attention_jax.training.state import Variables
@@ -47,7 +47,7 @@ class Description(NamedTuple):
     needed: Callable[[], float] | None = None  # counts the FLOPs that the model needs, however they are computed
     inspect: Inspect = unseen  # of the compiled step, as `Task.inspect`
     held: Callable[[], tuple[int, int]] | None = None  # bytes of a cache: of each token, and of a text of any length
-    in_sight: Callable | None = None  # the step with all its products, where `step` has some inside of kernels
+    in_sight: Callable | None = None  # the step with all its products, where `step` has some inside of fused kernels
 
     @property
     def size(self) -> int:
@@ -58,6 +58,11 @@ class Description(NamedTuple):
     def flops(self) -> float:
         """Matrix-product FLOPs of the step."""
         return flops(self.in_sight or self.step, *self.arguments)
+
+    def cost(self, *arguments: Any) -> Cost:
+        """What the step costs on arguments of these shapes, which lie as they do."""
+        spent = cost(self.step, *arguments)
+        return spent if self.in_sight is None else spent._replace(flops=self.flops)
 
     @property
     def model_flops(self) -> float:

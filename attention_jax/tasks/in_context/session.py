@@ -74,7 +74,7 @@ class Session:
             raise UserError(f"config.evaluate.pairs={pairs}: needs 1 or more each, up to config.data.pairs={most}.")
         tell_unread_dropout(self.config.optimizer.dropout, self.model.layer.dropout_sites, "config.model")
 
-    @property
+    @functools.cached_property
     def init(self) -> Init:
         """key → fresh variables."""
         model, features = self.model, self.config.data.dimensions + 2
@@ -175,10 +175,11 @@ class Session:
         """Shapes of the parameters and of one step."""
         batch = shapes_of(self.batches(0, 0, 1))
         found = description_of(self.config, self.init, self.loss, batch, self.placement)
+        shown = in_sight(self.model)
         return found._replace(
             needed=functools.partial(self.model_flops, batch),
             inspect=functools.partial(require_mark, self.model.backend),
-            in_sight=step_of(self.config, self._loss_of(in_sight(self.model))),
+            in_sight=step_of(self.config, self._loss_of(shown)) if shown else None,
         )
 
     def model_flops(self, batch: Any) -> float:

@@ -95,7 +95,7 @@ class Session:
         _ = self.evaluated_model, self.lines
         tell_unread_dropout(self.config.optimizer.dropout, self.model.layer.dropout_sites, "config.model")
 
-    @property
+    @functools.cached_property
     def init(self) -> Init:
         """key → fresh variables. The model is made here, outside of any trace, because a trace's values end with it."""
         return functools.partial(scaled_init, self.model, self.lines)
@@ -170,11 +170,12 @@ class Session:
         """Shapes of the parameters and of one step."""
         batch, more = shapes_of(self.source.batches(0, 0, 1)), self.source.traced(self.config)
         found = description_of(self.config, self.init, self.loss, batch, self.placement, more)
+        shown = in_sight(self.model)
         return found._replace(
             needed=functools.partial(self.model_flops, batch),
             held=functools.partial(held_bytes, self.model),
             inspect=functools.partial(require_mark, self.model.backend),
-            in_sight=step_of(self.config, self._loss_of(in_sight(self.model))),
+            in_sight=step_of(self.config, self._loss_of(shown)) if shown else None,
         )
 
     def model_flops(self, batch: Any) -> float:

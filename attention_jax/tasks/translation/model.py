@@ -24,6 +24,7 @@ from attention_jax.tasks.needs import beyond_causality, counted, held_bytes, in_
 from attention_jax.tasks.sections import of_section, tell_once, types_of
 from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.placement import Placement
+from attention_jax.training.saved import Init
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
 
@@ -54,6 +55,12 @@ def init(model: nn.Module, key: jax.Array) -> Variables:
     return dict(model.init(key, tokens, jnp.ones(1, jnp.int32), tokens))
 
 
+@functools.cache
+def init_of(model: nn.Module) -> Init:
+    """key → fresh variables; the same function for the same model, of which JAX therefore keeps what it traced."""
+    return functools.partial(init, model)
+
+
 def loss(
     model: nn.Module, variables: Variables, batch: Mapping, dropout: Dropout | None, label_smoothing
 ) -> tuple[Sums, Variables]:
@@ -77,12 +84,13 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
     """The description of a training step on `rows` pairs that are padded to `length`."""
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"source": tokens, "target": tokens}
-    shapes = description_of(config, functools.partial(init, model), training_loss(model), batch, placement_of(config))
+    shapes = description_of(config, init_of(model), training_loss(model), batch, placement_of(config))
+    shown = in_sight(model)
     return shapes._replace(
         needed=functools.partial(model_flops, config, model, rows, length),
         held=functools.partial(held_bytes, model) if isinstance(model, Transformer) else None,
         inspect=functools.partial(require_mark, model.backend),
-        in_sight=step_of(config, training_loss(in_sight(model))),
+        in_sight=step_of(config, training_loss(shown)) if shown else None,
     )
 
 

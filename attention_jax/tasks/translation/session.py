@@ -14,7 +14,7 @@ from attention_jax.data.importing import load_or_import
 from attention_jax.data.tokenizers import split_words
 from attention_jax.stores import here
 from attention_jax.tasks.translation.combining import COMBINE, require_combination, require_mean
-from attention_jax.tasks.translation.model import build, describe, init, placement_of
+from attention_jax.tasks.translation.model import build, describe, init_of, placement_of
 from attention_jax.tasks.translation.programs import Translator, translator
 from attention_jax.tasks.translation.translating import Trained
 from attention_jax.training.placement import Placement
@@ -60,7 +60,7 @@ class Session:
     @property
     def init(self) -> Init:
         """key → fresh variables. The model is made here, outside of any trace, because a trace's values end with it."""
-        return functools.partial(init, self.programs.model)
+        return init_of(self.programs.model)
 
     @property
     def placement(self) -> Placement:
