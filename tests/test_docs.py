@@ -15,7 +15,9 @@ pytest.importorskip("pdoc", reason="pdoc is of the locks: make docs")
 @pytest.fixture(scope="module")
 def arguments():
     """Of `make docs`: the modules, then the options."""
-    (command,) = re.findall(r"\$\(BIN\)/python -W error::UserWarning -m pdoc (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    (command,) = re.findall(
+        r"\$\(BIN\)/python -W error::UserWarning -m pdoc (.*)", (ROOT / "Makefile").read_text(encoding="utf-8")
+    )
     return shlex.split(command)
 
 

@@ -27,10 +27,9 @@ SIZES = {
 ONE_LAYER = {"layers": 1, "encoder_layers": 1, "decoder_layers": 1}
 OPTIONS = {  # of what a layer is: these models have one of each
     "luong_general, no feeding, lstm": ("luong_general", {"input_feeding": False, "cell": "lstm"}),
-    "bahdanau, lstm": ("bahdanau", {"cell": "lstm"}),
-    "bahdanau, cosine, sparsemax": (
+    "bahdanau, lstm, cosine, sparsemax": (
         "bahdanau",
-        {"score": "cosine:temperature=0.2,learned=True", "normalize": "sparsemax"},
+        {"cell": "lstm", "score": "cosine:temperature=0.2,learned=True", "normalize": "sparsemax"},
     ),
     "luong, kernel, sum": ("luong_general", {"score": "kernel:width=4", "normalize": "sum", "span": "local_p"}),
     "transformer, additive, sigmoid": ("transformer_book", {"score": "additive:hidden=3", "normalize": "sigmoid"}),
@@ -44,29 +43,32 @@ OPTIONS = {  # of what a layer is: these models have one of each
         },
     ),
     "transformer, grouped": ("transformer_small", {"kv_heads": 2, "qk_norm": True, "gated": True}),
-    "transformer, multi-query": ("transformer_book", {"kv_heads": 1, "norm": "rms"}),
-    "transformer, batch norm": ("transformer_small", {"norm": "batch"}),
+    "transformer, multi-query, selective": (
+        "transformer_book",
+        {"kv_heads": 1, "norm": "rms", "family": "selective", "decoder_positions": "alibi"},
+    ),
+    "transformer, batch norm, learned and fire": (
+        "transformer_small",
+        {"norm": "batch", "encoder_positions": "learned", "decoder_positions": "fire"},
+    ),
     "transformer, rotary and alibi": (
         "transformer_small",
         {"encoder_positions": "rotary:fraction=0.5", "decoder_positions": "alibi", "kv_heads": 2, "heads": 2},
     ),
-    "transformer, gru encoder": ("transformer_book", {"encoder_mixer": "gru", "norm": "rms"}),
+    "transformer, gru encoder, latent": (
+        "transformer_book",
+        {"encoder_mixer": "gru", "norm": "rms", "mixer": "latent:rank=5,rotary=2", "decoder_positions": "rotary"},
+    ),
     "transformer, states": (
         "transformer_book",
         {"encoder_mixer": "linear", "mixer": "retention", "decoder_positions": "rotary", "kv_heads": 2},
     ),
-    "transformer, latent": ("transformer_book", {"mixer": "latent:rank=5,rotary=2", "decoder_positions": "rotary"}),
     "transformer, delta decoder": ("transformer_small", {"mixer": "delta"}),
     "transformer, shaw and t5": ("transformer_book", {"encoder_positions": "shaw:clip=2", "decoder_positions": "t5"}),
-    "transformer, learned and fire": (
-        "transformer_book",
-        {"encoder_positions": "learned", "decoder_positions": "fire"},
-    ),
     "transformer, forgetting and gated": (
         "transformer_small",
         {"family": "forgetting", "encoder_family": "gated", "cross_family": "gated:by=head", "kv_heads": 2},
     ),
-    "transformer, selective": ("transformer_book", {"family": "selective", "decoder_positions": "alibi"}),
     "transformer, no positions": (
         "transformer_tiny",
         {"encoder_positions": "none", "decoder_positions": "none", "shared": "none"},

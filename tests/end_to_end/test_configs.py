@@ -109,6 +109,7 @@ LITTLE = {
     "train.checkpoint_every": 3,
     "data.pairs": 2,
     "evaluate.pairs": (),
+    "evaluate.estimators": ("attention", "kernel_ridge"),
     "evaluate.examples": 3,
     "evaluate.choosing": 2,
     "data.length": 6,

@@ -95,7 +95,13 @@ def test_stacked_layers_learn_what_they_would_apart_whatever_they_are(positions,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["transformer, shaw and t5", "transformer, batch norm", "transformer, gru encoder", "transformer, grouped"]
+    "name",
+    [
+        "transformer, shaw and t5",
+        "transformer, batch norm, learned and fire",
+        "transformer, gru encoder, latent",
+        "transformer, grouped",
+    ],
 )
 def test_every_translators_stacked_layers_learn_what_they_would_apart(name):
     assert_learns_alike(*trained(name, encoder_layers=2, decoder_layers=2), SOURCE, LENGTHS, INPUTS)

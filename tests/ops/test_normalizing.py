@@ -1,5 +1,7 @@
 """Every normalizer: weights none of which is negative, whatever is masked; exact thresholds and gradients."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +26,11 @@ SUM_TO_ONE = ("softmax", "sum", "sparsemax", "entmax15", "top_k", "softcap")
 
 
 def weights_of(name, scores=SCORES, mask=MASK):
+    return normalized(name, scores, mask)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def normalized(name, scores, mask):
     return NORMALIZERS[name].apply(jnp.abs(scores) if name == "sum" else scores, mask)
 
 

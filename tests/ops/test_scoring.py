@@ -70,7 +70,7 @@ def test_a_score_agrees_under_jit_vmap_and_any_number_of_batch_axes(name):
     score = SCORES[name].apply
     whole = score(query, key, *params)
     np.testing.assert_allclose(jax.jit(score)(query, key, *params), whole, rtol=1e-5, atol=1e-5)
-    mapped = jax.vmap(lambda q, k: score(q, k, *params))(query, key)
+    mapped = jax.jit(jax.vmap(lambda q, k: score(q, k, *params)))(query, key)
     np.testing.assert_allclose(mapped, whole, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(score(query[1, 2], key[1, 2], *params), whole[1, 2], rtol=1e-5, atol=1e-5)
 
@@ -78,7 +78,7 @@ def test_a_score_agrees_under_jit_vmap_and_any_number_of_batch_axes(name):
 @pytest.mark.parametrize("name", PAIRWISE)
 def test_gradients_agree_with_finite_differences(name):
     query, key, params = inputs(name, batch=())
-    check_grads(SCORES[name].apply, (query, key, *params), order=1, modes=["rev"], rtol=0.05, atol=0.05)
+    check_grads(jax.jit(SCORES[name].apply), (query, key, *params), order=1, modes=["rev"], rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("name", PAIRWISE)

@@ -70,7 +70,7 @@ def require_equal(found, weights, summary):
 def require_statistics(summary=SUMMARY, **asked):
     """They are those of the reference's weights, beside its values, whatever is asked."""
     values, found = jax.jit(lambda *a: attend_with_statistics(*a, summary, **asked))(*arrays())
-    pooled, weights = attend_with_weights(*arrays(), **asked)
+    pooled, weights = jax.jit(lambda *a: attend_with_weights(*a, **asked))(*arrays())
     np.testing.assert_allclose(values, pooled, rtol=1e-5, atol=1e-6)
     require_equal(found, weights, summary)
 

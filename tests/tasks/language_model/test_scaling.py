@@ -35,7 +35,7 @@ def model_of(config):
 
 @functools.cache
 def trained(width, name, is_tied=True):
-    """What every module puts out, and last the logits, before and after a few steps of Adam."""
+    """What every module puts out before and after a few steps of Adam, side by side, and last the logits."""
     config = config_of(width, name, is_tied=is_tied)
     model = model_of(config)
     lines, hyper = lines_of_config(config, model), traced(settled(config.optimizer))
@@ -56,15 +56,14 @@ def trained(width, name, is_tied=True):
     def both(key):
         params = scaled_init(model, lines, key)["params"]
         after = jax.lax.scan(advance, (params, new_moments(params, "adam")), jnp.arange(STEPS))[0][0]
-        return [jax.tree.leaves(read(each)[::-1]) for each in (params, after)]
+        return jax.tree.leaves(jax.vmap(read)(jax.tree.map(lambda *each: jnp.stack(each), params, after))[::-1])
 
     return jax.tree.map(np.asarray, both(jax.random.key(0)))
 
 
 def exponents(name, is_tied):
     """Of the width, in the mean size of how training changed what each module puts out, the logits last."""
-    before_after = [zip(*trained(width, name, is_tied), strict=True) for width in WIDTHS]
-    changes = [[np.abs(after - before).mean() for before, after in found] for found in before_after]
+    changes = [[np.abs(np.diff(found, axis=0)).mean() for found in trained(width, name, is_tied)] for width in WIDTHS]
     return [fitted_powers({"width": WIDTHS}, of_widths)["width"][0] for of_widths in zip(*changes, strict=True)]
 
 

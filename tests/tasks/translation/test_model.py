@@ -17,7 +17,7 @@ from configs.nmt import get_config
 WORDS = jnp.array([[4, 5, 6, 2], [7, 8, 2, 0]])
 
 
-@pytest.mark.parametrize("name", ["bahdanau", "transformer, batch norm"])
+@pytest.mark.parametrize("name", ["bahdanau", "transformer, batch norm, learned and fire"])
 def test_padding_changes_neither_the_training_loss_nor_what_a_batch_norm_learns(name):
     model = translators.build(name, **translators.ONE_LAYER)
     variables, training_loss = drawn(functools.partial(init, model)), jax.jit(functools.partial(loss, model))
