@@ -33,7 +33,7 @@ TINY = {
     "train.best_by": "validation.loss",
 }
 SMALL = {
-    "bahdanau": {"model.kwargs.embedding": 8, "model.kwargs.hidden": 8},
+    "bahdanau": {"model.kwargs.embedding": 8, "model.kwargs.hidden": 8, "model.kwargs.layers": 1},
     "transformer_book": {
         "model.kwargs.encoder_layers": 1,
         "model.kwargs.decoder_layers": 1,

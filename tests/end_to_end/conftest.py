@@ -32,6 +32,7 @@ TINY = {
     "data.batch_tokens": 96,
     "model.kwargs.embedding": 8,
     "model.kwargs.hidden": 8,
+    "model.kwargs.layers": 1,
     "optimizer.warmup_steps": 2,
     "train.steps": 40,
     "train.steps_per_call": 2,

@@ -91,7 +91,7 @@ FILES = {
 LARGE = 20_000_000
 
 
-SMALL = {"encoder_layers": 1, "decoder_layers": 1, "width": 16, "feed_forward": 16, "embedding": 16, "hidden": 16}
+SMALL = ONE_LAYER | {"width": 16, "feed_forward": 16, "embedding": 16, "hidden": 16}
 LITTLE = {
     "draws": 3,
     "choosing": 2,

@@ -1,6 +1,7 @@
 """A session's cost is that of its steps, and what it makes outlives whoever asked first."""
 
 import collections
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from configs.nmt import get_config
 
 def test_the_cost_of_a_run_is_that_of_its_steps_one_by_one(tmp_path):
     config = get_config("bahdanau,embedded")
-    config.model.kwargs.update(embedding=8, hidden=8)
+    config.model.kwargs.update(embedding=8, hidden=8, layers=1)
     session = Session(config, tmp_path / "data")
     buckets = split_buckets(session.corpus.splits["train"], config.data.batch_tokens)
     batches = TrainingBatches(buckets, 1)
@@ -28,7 +29,7 @@ def test_the_cost_of_a_run_is_that_of_its_steps_one_by_one(tmp_path):
 
 def test_what_a_session_makes_is_no_part_of_a_trace_that_first_asks_for_it(tmp_path):
     config = get_config("bahdanau,embedded")
-    config.model.kwargs.update(embedding=8, hidden=8)
+    config.model.kwargs.update(embedding=8, hidden=8, layers=1)
     config.evaluate.temperature = 1.5  # draws with a key that the programs hold
     session = Session(config, tmp_path / "data")
     variables = jax.jit(session.init)(jax.random.key(0))
@@ -38,7 +39,7 @@ def test_what_a_session_makes_is_no_part_of_a_trace_that_first_asks_for_it(tmp_p
 
 
 def step_flops(model, bucket):
-    variables = init(model, jax.random.key(0))
+    variables = jax.eval_shape(functools.partial(init, model), jax.random.key(0))
     batch = dict.fromkeys(("source", "target"), jnp.zeros((bucket.batch_size, bucket.length), jnp.int32))
 
     def of_params(params):

@@ -16,7 +16,7 @@ LARGE = ("evaluation_loss", "decode", "alignment")
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
     config = get_config("bahdanau,embedded")
-    config.model.kwargs.update(embedding=8, hidden=8)
+    config.model.kwargs.update(embedding=8, hidden=8, layers=1)
     return Session(config, tmp_path_factory.mktemp("session") / "data")
 
 
