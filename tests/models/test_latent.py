@@ -45,7 +45,7 @@ def oracle(params, x):
 
 def test_a_layer_reads_what_the_formula_says_head_by_head():
     module, variables = make()
-    _, kept = module.apply(variables, TOKENS, capture_intermediates=True)
+    _, kept = jax.jit(functools.partial(module.apply, capture_intermediates=True))(variables, TOKENS)
     of_layer = kept["intermediates"]["layer_0"]
     x, found = of_layer["residuals_0"]["norm"]["__call__"][0], of_layer["self_attention"]["__call__"][0][0]
     for text in range(2):

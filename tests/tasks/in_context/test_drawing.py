@@ -34,7 +34,7 @@ def test_keys_and_values_stand_in_turn_and_the_last_key_has_no_value(tokens, exp
 
 def test_a_training_prompt_answers_every_key_with_its_noisy_value():
     asked = data(pairs=3, batch=5)
-    vectors, answers = training_prompts(asked, jax.random.key(0))
+    vectors, answers = jax.jit(lambda key: training_prompts(asked, key))(jax.random.key(0))
     assert vectors.shape == (5, 7, 4)
     assert answers.shape == (5, 4)
     np.testing.assert_array_equal(vectors[:, 1::2, 2], answers[:, :-1])
@@ -45,7 +45,8 @@ def test_no_held_out_draw_is_trained_on_even_with_one_pair():
     config.data.pairs, config.evaluate.estimators, config.evaluate.examples = 1, ("ridge",), 32
     found = held_out(FrozenConfigDict(config.data), FrozenConfigDict(config.evaluate), 1).vectors
     key = jax.random.fold_in(jax.random.key(config.evaluate.seed), 1)
-    steps = [training_prompts(config.data, jax.random.fold_in(key, step)).vectors for step in range(32)]
+    draw = jax.jit(lambda step: training_prompts(config.data, jax.random.fold_in(key, step)).vectors)
+    steps = [draw(step) for step in range(32)]
     trained, measured = (
         {key.tobytes() for key in np.concatenate(one[:, ::2])} for one in (np.concatenate(steps), found)
     )
@@ -55,7 +56,7 @@ def test_no_held_out_draw_is_trained_on_even_with_one_pair():
 @pytest.mark.parametrize("function", ["linear", "smooth"])
 def test_a_held_out_prompt_has_the_pairs_of_its_draw_and_then_its_query(function):
     asked = data(function=function)
-    draws = jax.vmap(lambda key: drawn(asked, key, 3, 2))(jax.random.split(jax.random.key(0), 4))
+    draws = jax.jit(jax.vmap(lambda key: drawn(asked, key, 3, 2)))(jax.random.split(jax.random.key(0), 4))
     vectors = prompts_of(asked, draws)
     np.testing.assert_array_equal(vectors[:, 0:6:2, :2], draws.key)
     np.testing.assert_array_equal(vectors[:, 1::2, 2], draws.value[..., 0])

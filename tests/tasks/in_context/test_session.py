@@ -49,7 +49,8 @@ def test_errors_are_distances_to_the_truth_and_those_to_estimators_are_to_their_
 
 def test_the_loss_is_the_squared_error_of_every_answer_of_prompts_that_a_step_draws(session, variables):
     hyper = {"key": jax.random.key(7)}
-    sums = [session.loss(variables, {"step": np.full((1, 1), step)}, None, hyper)[0] for step in (3, 3, 4)]
+    loss = jax.jit(lambda step: session.loss(variables, {"step": step}, None, hyper)[0])
+    sums = [loss(np.full((1, 1), step)) for step in (3, 3, 4)]
     data = session.config.data
     assert sums[0].count == data.batch * (data.pairs + 1)
     assert sums[0].total == sums[1].total != sums[2].total

@@ -30,7 +30,8 @@ STREAMING = "streaming:sinks=2,window=4"
 def made(positions, **more):
     """A model whose output depends on all that it reads, and its programs."""
     model = LanguageModel.of(**SIZES | {"positions": positions} | more)
-    return model, jax.tree.map(lambda a: 2 * a, drawn(functools.partial(init, model))), Generator(model)
+    variables = jax.tree.map(lambda array: jnp.asarray(2 * np.asarray(array)), drawn(functools.partial(init, model)))
+    return model, variables, Generator(model)
 
 
 def written(positions, request, samples=1, seed=0, prompt=PROMPT, **more):
@@ -123,7 +124,7 @@ def test_a_table_refuses_what_has_no_room_before_anything_is_written():
 
 def test_a_score_with_room_for_few_keys_writes_within_it_and_refuses_more():
     model = LanguageModel.of(**SIZES | {"positions": "none", "score": "location:longest=9"})
-    variables, keys = init(model, jax.random.key(0)), jax.random.split(jax.random.key(0), 1)
+    variables, keys = drawn(functools.partial(init, model)), jax.random.split(jax.random.key(0), 1)
     write = lambda context: Generator(model).blocks(variables, PROMPT, keys, Request(20, False, context, GREEDY))  # noqa: E731
     with pytest.raises(UserError, match=r"config.generate.context=0: the model's score='location:longest=9': has room "
                                          r"for 9 tokens, not for 25. Set it to as many"):  # fmt: skip
