@@ -208,6 +208,13 @@ def test_a_workdir_in_use(launcher, tmp_path):
         running.communicate()
 
 
+def test_a_value_that_replaces_a_runs_own_is_not_taken_for_another_versions(finished):
+    launcher, folder, _ = finished
+    process = launcher.run(folder, "--mode=evaluate", "--config.evaluate.beams=0", config="")
+    assert process.returncode == 1
+    assert process.err.startswith("error: config.evaluate.beams=0: ")
+
+
 def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(finished, tmp_path):
     launcher, folder, _ = finished
     shutil.copytree(folder, tmp_path / "w")
