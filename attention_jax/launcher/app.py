@@ -54,7 +54,7 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
         raise UserError(f"--debug_nans: is for --mode=train, and this is {mode}: train the cell or run in question.")
     set_up(config.precision)
     if asked is None or _is_stored():
-        stored.require_own(workdir, config if asked is None else stored.config_of(workdir))  # not what overrides it
+        stored.require_own(workdir, stored.config_of(workdir))  # without what overrides it
     request = Request(
         config,
         workdir,

@@ -45,12 +45,9 @@ def held_bytes(model: LanguageModel | Transformer) -> tuple[int, int]:
 
 
 def in_sight(model: Any) -> Any:
-    """The same model with all its products in its program: the reference's stand for those inside of fused kernels.
-
-    None where the model has no fused kernels.
-    """
+    """The same model with all its products in its program: the reference's stand for those inside of fused kernels."""
     if not backends.make_backend(model.backend).is_fused:
-        return None
+        return model
     if isinstance(model, LAYERED):
         return model.clone(layer=model.layer._replace(backend="reference"))
     return model.clone(backend="reference")

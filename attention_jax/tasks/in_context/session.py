@@ -175,11 +175,10 @@ class Session:
         """Shapes of the parameters and of one step."""
         batch = shapes_of(self.batches(0, 0, 1))
         found = description_of(self.config, self.init, self.loss, batch, self.placement)
-        shown = in_sight(self.model)
         return found._replace(
             needed=functools.partial(self.model_flops, batch),
             inspect=functools.partial(require_mark, self.model.backend),
-            in_sight=step_of(self.config, self._loss_of(shown)) if shown else None,
+            in_sight=step_of(self.config, self._loss_of(in_sight(self.model))),
         )
 
     def model_flops(self, batch: Any) -> float:

@@ -170,12 +170,11 @@ class Session:
         """Shapes of the parameters and of one step."""
         batch, more = shapes_of(self.source.batches(0, 0, 1)), self.source.traced(self.config)
         found = description_of(self.config, self.init, self.loss, batch, self.placement, more)
-        shown = in_sight(self.model)
         return found._replace(
             needed=functools.partial(self.model_flops, batch),
             held=functools.partial(held_bytes, self.model),
             inspect=functools.partial(require_mark, self.model.backend),
-            in_sight=step_of(self.config, self._loss_of(shown)) if shown else None,
+            in_sight=step_of(self.config, self._loss_of(in_sight(self.model))),
         )
 
     def model_flops(self, batch: Any) -> float:

@@ -85,12 +85,11 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"source": tokens, "target": tokens}
     shapes = description_of(config, init_of(model), training_loss(model), batch, placement_of(config))
-    shown = in_sight(model)
     return shapes._replace(
         needed=functools.partial(model_flops, config, model, rows, length),
         held=functools.partial(held_bytes, model) if isinstance(model, Transformer) else None,
         inspect=functools.partial(require_mark, model.backend),
-        in_sight=step_of(config, training_loss(shown)) if shown else None,
+        in_sight=step_of(config, training_loss(in_sight(model))),
     )
 
 
