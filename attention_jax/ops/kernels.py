@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from attention_jax.ops.masking import Mask, masked_normalize, masked_softmax
+from attention_jax.ops.masking import Mask, exponentials, masked_normalize, with_mask
 from attention_jax.ops.shapes import align_ranks, require_batch, require_choice, require_same_size
 
 Distance = Float[Array, "..."]
@@ -78,8 +78,11 @@ def scaled_distance(
     query, key = align_ranks(query.astype(width.dtype), key.astype(width.dtype))
     # Coordinates lead, since a sum over a short last axis does not vectorise.
     difference_DxQxK = jnp.moveaxis(query, -1, -2)[..., :, None] - jnp.moveaxis(key, -1, -2)[..., None, :]
-    difference_DxQxK, width = align_ranks(difference_DxQxK, width[..., None, None])
-    squared = jnp.sum(jnp.square(difference_DxQxK / width), axis=-3)
+    difference_DxQxK, per_width = align_ranks(difference_DxQxK, (1 / width)[..., None, None])
+    scaled_DxQxK = difference_DxQxK * per_width
+    if query.shape[-1] == 1:
+        return jnp.abs(jnp.squeeze(scaled_DxQxK, -3))
+    squared = jnp.sum(jnp.square(scaled_DxQxK), axis=-3)
     # No branch on squared == 0: the compiler may compute `squared` twice, rounded differently.
     return jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).tiny))
 
@@ -98,9 +101,23 @@ def kernel_weights(
     allows, "zeros" gives zeros. A query that may attend to no key always gets zeros. Raises ValueError for an unknown
     kernel.
     """
+    weights, _ = undivided_weights(query, key, kernel, width, mask)
+    return masked_normalize(weights, mask, empty)
+
+
+def undivided_weights(
+    query: Float[Array, "*#batch q d"],
+    key: Float[Array, "*#batch k d"],
+    kernel: str = "gaussian",
+    width: Float[Array, "..."] | float = 1.0,
+    mask: Mask | None = None,
+) -> tuple[Float[Array, "*batch q k"], Bool[Array, "*#batch #q #k"]]:
+    """c K(‖q − k_i‖ / width) over the keys that `mask` allows, and which those are; c is a query's own.
+
+    The nearest key of a Gaussian has 1, so that far neighbours do not underflow; compact kernels have c = 1. Raises
+    ValueError for an unknown kernel.
+    """
     require_choice("kernel", kernel, tuple(KERNELS))
-    u = scaled_distance(query, key, width)
     chosen = KERNELS[kernel]
-    if chosen.log is not None:
-        return masked_softmax(chosen.log(u), mask)
-    return masked_normalize(chosen.apply(u), mask, empty)
+    known, allowed = with_mask((chosen.log or chosen.apply)(scaled_distance(query, key, width)), mask)
+    return exponentials(known, allowed) if chosen.log else jnp.where(allowed, known, 0), allowed

@@ -216,11 +216,17 @@ def masked_softmax(scores: Float[Array, "*batch q k"], mask: Mask | None = None)
 
     α_i = m_i exp(a_i) / Σ_j m_j exp(a_j), accumulated in float32. Gradients are finite for every mask.
     """
-    scores_f32, allowed = with_mask(scores, mask)
-    peak = jax.lax.stop_gradient(jnp.max(scores_f32, axis=-1, keepdims=True, where=allowed, initial=-jnp.inf))
-    peak = jnp.where(jnp.isfinite(peak), peak, 0)
-    weights = jnp.where(allowed, jnp.exp(jnp.where(allowed, scores_f32 - peak, 0)), 0)
+    weights = exponentials(*with_mask(scores, mask))
     return _divide(weights, jnp.sum(weights, axis=-1, keepdims=True)).astype(scores.dtype)
+
+
+def exponentials(
+    scores: Float[Array, "*batch q k"], allowed: Bool[Array, "*#batch #q #k"]
+) -> Float[Array, "*batch q k"]:
+    """m_i exp(a_i − max_j m_j a_j): the largest is 1, so that none overflows and not all underflow."""
+    peak = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True, where=allowed, initial=-jnp.inf))
+    peak = jnp.where(jnp.isfinite(peak), peak, 0)
+    return jnp.where(allowed, jnp.exp(jnp.where(allowed, scores - peak, 0)), 0)
 
 
 def masked_normalize(

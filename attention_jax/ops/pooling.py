@@ -22,13 +22,13 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.dropout import Dropout, drop
-from attention_jax.ops.kernels import kernel_weights
+from attention_jax.ops.kernels import undivided_weights
 from attention_jax.ops.masking import Mask, as_rule, with_mask
 from attention_jax.ops.normalizing import make_normalizer
 from attention_jax.ops.scoring import Score, make_score, scaled_dot
-from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_same_size
+from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_choice, require_same_size
 
-PAIRS = 2**22  # of queries and keys, whose kernels are computed at once
+PAIRS = 2**21  # of queries and keys, whose kernels are computed at once
 Values = Float[Array, "*batch q v"]
 Weights = Float[Array, "*batch q k"]
 
@@ -136,9 +136,13 @@ def kernel_regression(
     Of many pairs the weights of a block of queries are in memory at a time, and gradients compute them again.
     """
     _require_pairs(key, value)
+    require_choice("empty", empty, ("mean", "zeros"))
 
     def estimate(query, mask):
-        return pool(kernel_weights(query, key, kernel, width, mask, empty), value)
+        weights, allowed = undivided_weights(query, key, kernel, width, mask)
+        shape = (*weights.shape[:-2], allowed.shape[-2], weights.shape[-1])
+        equal = jnp.broadcast_to(allowed, shape).astype(weights.dtype)
+        return _mean(weights, value, _mean(equal, value) if empty == "mean" else 0)
 
     length, num_keys = query.shape[-2], key.shape[-2]
     size = max(PAIRS // max(num_keys, 1), 1)
@@ -151,6 +155,17 @@ def kernel_regression(
         return estimate(jnp.take(query, rows, axis=-2), allowed)
 
     return by_rows(of_rows, length, size)
+
+
+def _mean(weights: Weights, value: Float[Array, "*#batch k v"], otherwise: Values | float = 0) -> Values:
+    """Σ_i w_i v_i / Σ_j w_j, and `otherwise` where all w are 0.
+
+    Both sums are products, rounded alike: gradients are of the difference of a value and the mean.
+    """
+    precise = value.astype(jnp.promote_types(value.dtype, weights.dtype))
+    total = pool(weights, jnp.ones_like(precise[..., :1]))
+    found = pool(weights, precise) / jnp.where(total == 0, 1, total)
+    return jnp.where(total == 0, otherwise, found).astype(value.dtype)
 
 
 def by_rows(of_rows: Callable[[Int[Array, " q"]], Any], length: int, size: int) -> Any:

@@ -225,6 +225,19 @@ def test_kernel_regression_in_blocks_of_queries_is_that_of_all_at_once(monkeypat
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, at_once)
 
 
+def test_the_gradient_of_a_width_loses_little_to_the_rounding_of_many_neighbours():
+    draw, width = np.random.default_rng(0), 2.0**-6
+    query, key = (draw.uniform(0, 5, (n, 1)).astype(np.float32) for n in (100, 50_000))
+    value = np.sin(key)
+    squares = jax.jit(jax.grad(lambda w: jnp.sum(jnp.square(kernel_regression(query, key, value, width=w)))))
+    squared = (query.astype(float) - key.astype(float).T) ** 2
+    weights = np.exp(-squared / (2 * width**2))
+    change, total = weights * squared / width**3, weights.sum(-1, keepdims=True)
+    mean = weights @ value.astype(float) / total
+    expected = np.sum(2 * mean * (change @ value - mean * change.sum(-1, keepdims=True)) / total)
+    assert float(squares(width)) == pytest.approx(expected, rel=2e-4)
+
+
 def test_kernel_regression_of_many_pairs_holds_few_of_them():
     points, estimate = jax.ShapeDtypeStruct((50_000, 1), jnp.float32), functools.partial(kernel_regression, width=0.1)
     memory = jax.jit(estimate).lower(points, points, points).compile().memory_analysis()

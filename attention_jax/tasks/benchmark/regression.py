@@ -52,6 +52,6 @@ def by_numpy(query: Points, key: Points, value: Points, kernel: str, width: floa
     """Σ_i v_i K(u_i) / Σ_j K(u_j), u_i = (q − k_i) / width, of so many queries at a time."""
     found = []
     for first in range(0, len(query), block):
-        weights = KERNELS[kernel]((query[first : first + block] - key.T) / np.float32(width))
+        weights = KERNELS[kernel]((query[first : first + block] - key.T) * np.float32(1 / width))
         found.append((weights @ value) / weights.sum(-1, keepdims=True))
     return np.concatenate(found)
