@@ -60,6 +60,9 @@ def regret_figure(
         for name, found in result.items()
     }
     draw_bands(axes[0, 0], lines, colours(lines))
+    largest = max((height for found in result.values() for height in found.values()), default=0.0)
+    axes[0, 0].set_yscale("symlog", linthresh=largest / 1000 or 1.0)  # a search that found the best has 0
+    axes[0, 0].set_ylim(bottom=0)
     axes[0, 0].set_xlabel("whole trainings paid for")
     axes[0, 0].set_ylabel(f"regret of what was chosen, {unit}")
     legend(figure, [axes[0, 0]])
