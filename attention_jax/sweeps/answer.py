@@ -52,6 +52,8 @@ UNKNOWN = (
     "such a token hides: figures of settings with different tokenizers do not compare exactly."
 )
 
+SAME = "To the last bit the same in every seed and every metric: {}. What they differ in changed nothing: is it read?"
+
 
 def write_answer(
     sweep: Sweep, compared: Sweep | None = None, conclude: Callable[[list[Answer]], Conclusion] | None = None
@@ -147,7 +149,8 @@ def _answer(sweep: Sweep, name: str) -> Answer | None:
     if not any(one.values for one in measured):
         return None
     compared = compare_settings(name, measured, [one.baseline for one in named])
-    return Answer(compared, settings, (*_of_rungs(sweep, settings), *_of_unknown(sweep, name), *notes(compared)))
+    told = (*_of_rungs(sweep, settings), *_of_same(sweep, named), *_of_unknown(sweep, name), *notes(compared))
+    return Answer(compared, settings, told)
 
 
 class _Named(NamedTuple):
@@ -302,6 +305,25 @@ def _attention(cell: Path) -> dict[str, Any] | None:
     parts = {f"attention.0{part}": part for part in ("", ".source", ".target")}
     found = read_arrays(path, only=parts)
     return {part: found[name] for name, part in parts.items()} if found.keys() == parts.keys() else None
+
+
+def _of_same(sweep: Sweep, every: Sequence[_Named]) -> list[str]:
+    """A note on settings that differ in nothing that was measured, as where a model does not read what was varied."""
+    alike: dict[tuple, list[str]] = {}
+    for one in every:
+        results = [read_result(sweep.cell(name)) for name in one.cells]
+        ended = [result for result in results if result is not None and result["status"] not in ENDS]
+        measured = tuple(_measured(member) for result in ended for _, member in members_of(result))
+        if len(ended) == len(results) and any(measured):
+            alike.setdefault(measured, []).append(f"{one.name}, {one.group}" if one.group else one.name)
+    same = [" and ".join(names) for names in alike.values() if len(names) > 1]
+    return [SAME.format("; ".join(same))] if same else []
+
+
+def _measured(member: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """What was measured of a seed, but not what it cost."""
+    found = sorted((key, value) for key, value in flatten(member).items() if isinstance(value, float))
+    return tuple((key, value) for key, value in found if key != "seconds" and not key.startswith("cost."))
 
 
 def _of_unknown(sweep: Sweep, name: str) -> list[str]:

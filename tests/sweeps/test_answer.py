@@ -111,6 +111,16 @@ def test_where_tokenizers_know_different_shares_of_a_text_what_is_measured_of_it
     assert note.startswith("validation.bits_per_byte: some tokenizers do not know up to 12 tokens")
 
 
+def test_settings_whose_every_figure_is_the_same_are_named_since_what_they_differ_in_may_not_be_read(tmp_path):
+    def noted(last):
+        values = {1.0: {0: 0.1, 1: 0.2}, 0.5: {0: 0.1, 1: last}, 0.1: {0: 0.1, 1: 0.3}}
+        return [note for note in notes_of(compare(sweep_of(tmp_path / str(last), values))) if "last bit" in note]
+
+    (note,) = noted(0.2)
+    assert note.endswith("metric: 1.0 and 0.5. What they differ in changed nothing: is it read?")
+    assert noted(0.2 + 1e-15) == []
+
+
 def test_seeds_that_choose_at_rungs_are_not_reported_and_where_all_do_both_the_caption_says_so(tmp_path):
     values = {1.0: {0: 9.0, 1: 9.0, 2: 0.3, 3: 0.5}, 0.5: {0: 9.0, 1: 9.0, 2: 0.4, 3: 0.6}}
     halving = {"halving": 0.5, "rungs": (10,)}
