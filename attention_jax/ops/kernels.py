@@ -1,7 +1,7 @@
 """Kernels of Nadaraya–Watson regression: how much a neighbour at a scaled distance counts.
 
-A kernel maps the scaled distance u = ‖q − k‖ / width to a weight ≥ 0. The weights of a query are divided by
-their sum, without an exponential (Nadaraya 1964; Watson 1964); constant factors of a kernel cancel.
+A kernel maps the scaled distance u = ‖q − k‖ / width, given as u², to a weight ≥ 0. The weights of a query are divided
+by their sum, without an exponential (Nadaraya 1964; Watson 1964); constant factors of a kernel cancel.
 """
 
 from collections.abc import Callable
@@ -13,44 +13,51 @@ from jaxtyping import Array, Bool, Float
 from attention_jax.ops.masking import Mask, exponentials, masked_normalize, with_mask
 from attention_jax.ops.shapes import align_ranks, require_batch, require_choice, require_same_size
 
-Distance = Float[Array, "..."]
+Squared = Float[Array, "..."]
 
 
-def gaussian(u: Distance) -> Distance:
+def gaussian(squared: Squared) -> Squared:
     """exp(−u² / 2)."""
-    return jnp.exp(log_gaussian(u))
+    return jnp.exp(log_gaussian(squared))
 
 
-def log_gaussian(u: Distance) -> Distance:
+def log_gaussian(squared: Squared) -> Squared:
     """−u² / 2, the logarithm of the Gaussian kernel."""
-    return -jnp.square(u) / 2
+    return -squared / 2
 
 
-def boxcar(u: Distance) -> Distance:
+def boxcar(squared: Squared) -> Squared:
     """1 for |u| < 1, else 0."""
-    return (jnp.abs(u) < 1).astype(u.dtype)
+    return (squared < 1).astype(squared.dtype)
 
 
-def triangular(u: Distance) -> Distance:
+def triangular(squared: Squared) -> Squared:
     """(1 − |u|)₊, which some texts call Epanechnikov's."""
-    return jnp.maximum(1 - jnp.abs(u), 0)
+    return jnp.maximum(1 - _root(squared), 0)
 
 
-def epanechnikov(u: Distance) -> Distance:
+def epanechnikov(squared: Squared) -> Squared:
     """¾ (1 − u²)₊ (Epanechnikov 1969)."""
-    return 0.75 * jnp.maximum(1 - jnp.square(u), 0)
+    return 0.75 * jnp.maximum(1 - squared, 0)
 
 
-def constant(u: Distance) -> Distance:
+def constant(squared: Squared) -> Squared:
     """1 everywhere: average pooling."""
-    return jnp.ones_like(u)
+    return jnp.ones_like(squared)
 
 
 class Kernel(NamedTuple):
-    """A kernel, and its logarithm if its support is unbounded: weights of far neighbours then do not underflow."""
+    """A kernel by u², of which all but the triangular one are smooth, and its logarithm if its support is unbounded.
 
-    apply: Callable[[Distance], Distance]
-    log: Callable[[Distance], Distance] | None = None
+    By the logarithm weights of far neighbours do not underflow.
+    """
+
+    of_squared: Callable[[Squared], Squared]
+    log_of_squared: Callable[[Squared], Squared] | None = None
+
+    def apply(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
+        """K(u)."""
+        return self.of_squared(jnp.square(u))
 
 
 KERNELS: dict[str, Kernel] = {
@@ -65,7 +72,14 @@ KERNELS: dict[str, Kernel] = {
 def scaled_distance(
     query: Float[Array, "*#batch q d"], key: Float[Array, "*#batch k d"], width: Float[Array, "..."] | float = 1.0
 ) -> Float[Array, "*batch q k"]:
-    """‖(q − k) / width‖, exact for close neighbours, with a zero gradient where q = k.
+    """‖(q − k) / width‖, with a zero gradient where q = k. `scaled_square` has the arguments."""
+    return _root(scaled_square(query, key, width))
+
+
+def scaled_square(
+    query: Float[Array, "*#batch q d"], key: Float[Array, "*#batch k d"], width: Float[Array, "..."] | float = 1.0
+) -> Float[Array, "*batch q k"]:
+    """‖(q − k) / width‖², exact for close neighbours.
 
     `width` is a number, or one for each coordinate `[..., D]`. All differences `[..., D, Q, K]` are formed, in float32:
     this is for the few dimensions of kernel regression; for many, `scoring.gaussian` forms none.
@@ -78,11 +92,11 @@ def scaled_distance(
     query, key = align_ranks(query.astype(width.dtype), key.astype(width.dtype))
     # Coordinates lead, since a sum over a short last axis does not vectorise.
     difference_DxQxK = jnp.moveaxis(query, -1, -2)[..., :, None] - jnp.moveaxis(key, -1, -2)[..., None, :]
-    difference_DxQxK, per_width = align_ranks(difference_DxQxK, (1 / width)[..., None, None])
-    scaled_DxQxK = difference_DxQxK * per_width
-    if query.shape[-1] == 1:
-        return jnp.abs(jnp.squeeze(scaled_DxQxK, -3))
-    squared = jnp.sum(jnp.square(scaled_DxQxK), axis=-3)
+    difference_DxQxK, width = align_ranks(difference_DxQxK, width[..., None, None])
+    return jnp.sum(jnp.square(difference_DxQxK / width), axis=-3)
+
+
+def _root(squared: Squared) -> Squared:
     # No branch on squared == 0: the compiler may compute `squared` twice, rounded differently.
     return jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).tiny))
 
@@ -118,6 +132,9 @@ def undivided_weights(
     ValueError for an unknown kernel.
     """
     require_choice("kernel", kernel, tuple(KERNELS))
-    chosen = KERNELS[kernel]
-    known, allowed = with_mask((chosen.log or chosen.apply)(scaled_distance(query, key, width)), mask)
-    return exponentials(known, allowed) if chosen.log else jnp.where(allowed, known, 0), allowed
+    chosen, squared = KERNELS[kernel], scaled_square(query, key, width)
+    if chosen.log_of_squared is not None:
+        logarithms, allowed = with_mask(chosen.log_of_squared(squared), mask)
+        return exponentials(logarithms, allowed), allowed
+    weights, allowed = with_mask(chosen.of_squared(squared), mask)
+    return jnp.where(allowed, weights, 0), allowed

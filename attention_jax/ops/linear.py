@@ -11,9 +11,10 @@ state takes up only what it does not say yet, at a rate β_t (Schlag et al. 2021
     S_t = S_{t−1} + β_t k_t (v_t − S_{t−1}ᵀ k_t)ᵀ
 
 Every form of it gives the same: `parallel` has all pairs of tokens at once, `recurrent` goes token by token, and
-`chunked` block by block, with all pairs of a block. Queries and keys are `[..., T, D]`, values `[..., T, V]`, decays
-their logarithms `[..., T, D]`, or `[..., T, 1]` where all features decay alike, and rates `[..., T, 1]`. A token whose
-key is 0 and whose decay is 1 leaves the state as it is. Sums are in float32.
+`chunked` block by block, with all pairs of a block. Decays and rates together only `recurrent` takes. Queries and
+keys are `[..., T, D]`, values `[..., T, V]`, decays their logarithms `[..., T, D]`, or `[..., T, 1]` where all features
+decay alike, and rates `[..., T, 1]`. A token whose key is 0 and whose decay is 1 leaves the state as it is. Sums are in
+float32.
 """
 
 from typing import NamedTuple
@@ -48,6 +49,7 @@ def parallel(tokens: Tokens) -> Float[Array, "*b t v"]:
     By the delta rule v_j are the corrections β_j (v_j − S_{j−1}ᵀ k_j), which solve a triangular system (Yang et al.
     2024, §3). Memory grows with T² D.
     """
+    _require_either(tokens)
     query, key, value, log_decay, rate = tokens
     is_causal = jnp.tril(jnp.ones((query.shape[-2],) * 2, bool))
     if log_decay is None:
@@ -88,6 +90,7 @@ def chunked(
     With sums b_i of a block's log decays, q̃ = q eᵇ and k̃ = k e⁻ᵇ: o = q̃ S + (q̃ k̃ᵀ ∘ causal) v, and the state is then
     e^{b_last} (S + k̃ᵀ v) (Yang et al. 2023, §4). The sums of a block must be more than −`MOST_DECAY`.
     """
+    _require_either(tokens)
     length = tokens.query.shape[-2]
     blocks = jax.tree.map(lambda array: _blocks(array, size), tokens)
     state, outputs = over_time(_block, empty_state(tokens) if state is None else state, blocks)
@@ -117,6 +120,11 @@ def over_sum(outputs: Float[Array, "*b t v"]) -> Float[Array, "*b t {outputs.sha
 def retention_decays(heads: int) -> Float[Array, " {heads}"]:
     """1 − 2^(−5 − h) for head h (Sun et al. 2023, §2.2)."""
     return 1 - 2.0 ** (-5 - jnp.arange(heads))
+
+
+def _require_either(tokens: Tokens) -> None:
+    if tokens.log_decay is not None and tokens.rate is not None:
+        raise ValueError("log_decay and rate: give one of them, or take `recurrent`, which has both.")
 
 
 def _block(state: Array, tokens: Tokens) -> tuple[Array, Array]:

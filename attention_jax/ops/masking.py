@@ -160,21 +160,22 @@ def combine(*masks: Mask | None) -> Mask | None:
     return _conjunction([materialize(mask) for mask in present])
 
 
-def as_rule(mask: Mask | None, num_queries: int, num_keys: int) -> MaskRule:
-    """The mask as a rule: of an array, a rule that looks it up; of None, a rule that allows all keys."""
+def as_rule(mask: Mask | None, num_keys: int) -> MaskRule:
+    """The mask as a rule: of an array, a rule that looks it up; of None, a rule that allows all `num_keys`."""
     if isinstance(mask, MaskRule):
         return mask
     if mask is None:
         return MaskRule((), None, num_keys)
     array, has_rows, has_columns = materialize(mask), mask.shape[-2] > 1, mask.shape[-1] > 1
     of = {(0, 0): "text", (1, 0): "query", (0, 1): "key", (1, 1): "pair"}[has_rows, has_columns]
+    rows, columns = mask.shape[-2] if has_rows else None, mask.shape[-1] if has_columns else num_keys
     array = array[..., slice(None) if has_rows else 0, slice(None) if has_columns else 0]
-    return _mask(_is_true, num_queries if has_rows else None, num_keys, **{of: (array,)})
+    return _mask(_is_true, rows, columns, **{of: (array,)})
 
 
 def fitting_rule(mask: Mask | None, scores: tuple[int, ...]) -> MaskRule:
     """The mask as a rule for scores of this shape. Raises ValueError if it does not fit them."""
-    rule = as_rule(mask, *scores[-2:])
+    rule = as_rule(mask, scores[-1])
     block = jax.eval_shape(lambda: rule.block(jnp.arange(1), jnp.arange(1))).shape
     shape = (*block[:-2], rule.num_queries or 1, rule.num_keys)
     require_broadcast("mask", shape, "scores", scores)

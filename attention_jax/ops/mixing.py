@@ -26,7 +26,8 @@ def convolution(
     after = 0 if is_causal else before
     padded = jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(before, after), (0, 0)])
     shifted = [jax.lax.slice_in_dim(padded, j * dilation, j * dilation + n, axis=-2) for j in range(size)]
-    return sum((part @ matrix for part, matrix in zip(shifted, kernel, strict=True)), jnp.zeros(()))
+    first, *others = (part @ matrix for part, matrix in zip(shifted, kernel, strict=True))
+    return sum(others, first)
 
 
 def windowed_attention(

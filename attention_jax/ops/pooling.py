@@ -22,8 +22,8 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.dropout import Dropout, drop
-from attention_jax.ops.kernels import undivided_weights
-from attention_jax.ops.masking import Mask, as_rule, with_mask
+from attention_jax.ops.kernels import scaled_square, undivided_weights
+from attention_jax.ops.masking import Mask, fitting_rule, with_mask
 from attention_jax.ops.normalizing import make_normalizer
 from attention_jax.ops.scoring import Score, make_score, scaled_dot
 from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_choice, require_same_size
@@ -148,7 +148,8 @@ def kernel_regression(
     size = max(PAIRS // max(num_keys, 1), 1)
     if length <= size:
         return estimate(query, mask)
-    rule = None if mask is None else as_rule(mask, length, num_keys)
+    scores = jax.eval_shape(scaled_square, query, key, width)
+    rule = None if mask is None else fitting_rule(mask, scores.shape)
 
     def of_rows(rows):
         allowed = None if rule is None else rule.block(rows, jnp.arange(num_keys))
@@ -165,7 +166,7 @@ def _mean(weights: Weights, value: Float[Array, "*#batch k v"], otherwise: Value
     precise = value.astype(jnp.promote_types(value.dtype, weights.dtype))
     total = pool(weights, jnp.ones_like(precise[..., :1]))
     found = pool(weights, precise) / jnp.where(total == 0, 1, total)
-    return jnp.where(total == 0, otherwise, found).astype(value.dtype)
+    return jnp.where(total == 0, otherwise, found).astype(_floating(value, weights))
 
 
 def by_rows(of_rows: Callable[[Int[Array, " q"]], Any], length: int, size: int) -> Any:
@@ -191,6 +192,7 @@ def pool(weights: Weights, value: Float[Array, "*#batch k v"]) -> Values:
     Raises ValueError for values with batch axes that the weights do not have.
     """
     require_broadcast("value's batch axes", value.shape[:-2], "weights' batch axes", weights.shape[:-2])
+    value = value.astype(_floating(value, weights))
     accumulator = jnp.promote_types(value.dtype, jnp.float32)
     pooled = jnp.einsum("...qk,...kv->...qv", weights.astype(value.dtype), value, preferred_element_type=accumulator)
     return pooled.astype(value.dtype)
@@ -199,3 +201,8 @@ def pool(weights: Weights, value: Float[Array, "*#batch k v"]) -> Values:
 def _require_pairs(key: Array, value: Array) -> None:
     require_batch(key=key, value=value)
     require_same_size(-2, key=key, value=value)
+
+
+def _floating(value: Array, weights: Weights) -> Any:
+    """The values' dtype, or the weights' where values are whole numbers."""
+    return value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else weights.dtype

@@ -99,8 +99,7 @@ def kernel(query: Query, key: Key, name: str = "gaussian", width: Scalar = 1.0) 
     `name` is one of `KERNELS`.
     """
     require_choice("name", name, tuple(KERNELS))
-    squared = _squared_distance(query, key)
-    return KERNELS[name].apply(jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).tiny)) / width)
+    return KERNELS[name].of_squared(_squared_distance(query, key) / width**2)
 
 
 def l2(query: Query, key: Key) -> Scores:
@@ -293,9 +292,10 @@ def _project(x: Array, matrix: Array) -> Array:
 
 
 def _squared_distance(query: Query, key: Key) -> Scores:
-    """‖q − k‖² = ‖q‖² − 2 qᵀk + ‖k‖², at least 0."""
+    """‖q − k‖² = ‖q‖² − 2 qᵀk + ‖k‖², at least 0, with the derivatives of what is not cut off."""
     _require_equal_sizes(query, key)
-    return jnp.maximum(_norm2(query)[..., :, None] - 2 * dot(query, key) + _norm2(key)[..., None, :], 0)
+    squared = _norm2(query)[..., :, None] - 2 * dot(query, key) + _norm2(key)[..., None, :]
+    return jnp.where(squared > 0, squared, squared - jax.lax.stop_gradient(squared))
 
 
 def _norm2(x: Array) -> Array:

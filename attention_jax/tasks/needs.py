@@ -88,7 +88,7 @@ def _unseen(pattern: str, reach: int, length: int) -> int:
         return length * (length - 1) // 2
     near = combine(causal_mask(length, length), window_mask(length, length, reach))
     (mask,), places = narrowed([near], [pattern], length), jnp.arange(length)
-    mask = as_rule(mask, length, length)
+    mask = as_rule(mask, length)
     rows = (places[first : first + 256] for first in range(0, length, 256))
     return length**2 - sum(int(jnp.sum(mask.block(some, places))) for some in rows)
 

@@ -91,6 +91,14 @@ def test_gradients_of_blocks_are_those_of_all_pairs(rule):
     jax.tree.map(close, weighed(lambda given: chunked(given, 4)[0]), weighed(parallel))
 
 
+def test_decays_and_rates_together_are_refused_but_token_by_token():
+    ones = jnp.ones((2, 1))
+    both = Tokens(ones, ones, ones, log_decay=-ones, rate=ones)
+    for form in (parallel, functools.partial(chunked, size=1)):
+        with pytest.raises(ValueError, match="log_decay and rate: give one of them"):
+            form(both)
+
+
 def test_blocks_bear_the_strongest_decay_that_they_may():
     given = tokens("a decay a feature")._replace(log_decay=np.full((BATCH, T, D), -16.0))
     for found, expected in zip(chunked(in_float32(given), 4), loop(given), strict=True):

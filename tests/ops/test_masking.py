@@ -232,14 +232,14 @@ def test_a_mask_says_what_it_is_the_conjunction_of():
         "prefix": prefix_mask(5, 5, 2),
         "segments": segment_mask(segments, segments),
         "near": near_mask(jnp.zeros((2, 5)), 2, 5),
-        "array": as_rule(jnp.ones((5, 5), bool), 5, 5),
+        "array": as_rule(jnp.ones((5, 5), bool), 5),
         "rule": MaskRule((Rule(lambda q, k: k <= q),), 5, 5),
     }
     for kind, mask in every.items():
         assert kinds(mask) == kinds(with_axes(mask, 2)) == [kind]
     together = combine(*every.values())
     assert kinds(combine(together, causal_mask(5, 5))) == [*every, "causal"]
-    assert kinds(None) == kinds(as_rule(None, 5, 5)) == []
+    assert kinds(None) == kinds(as_rule(None, 5)) == []
     assert kinds(jnp.ones((5, 5), bool)) == ["array"]
 
 

@@ -26,6 +26,11 @@ def test_a_convolution_is_its_sum(random, size, dilation, is_causal):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_convolution_keeps_its_precision():
+    x, kernel = jnp.ones((1, 4, 2), jnp.bfloat16), jnp.ones((3, 2, 2), jnp.bfloat16)
+    assert convolution(x, kernel, is_causal=True).dtype == jnp.bfloat16
+
+
 @pytest.mark.parametrize("reach", [1, 3, 20])
 def test_windowed_attention_is_attention_under_a_window(random, reach):
     query, key, value = (jnp.float32(random.normal(size=(2, 9, 4))) for _ in range(3))

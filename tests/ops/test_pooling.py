@@ -225,6 +225,29 @@ def test_kernel_regression_in_blocks_of_queries_is_that_of_all_at_once(monkeypat
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, at_once)
 
 
+def test_second_derivatives_of_a_gaussian_estimate_are_right_where_a_query_lies_on_a_key():
+    key, value = jnp.array([[0.0, 0.0], [1.0, 1.0]]), jnp.array([[0.0], [1.0]])
+    share = 1 / (1 + np.e)  # of the second key: the logistic function of x₁ + x₂ − 1
+    expected = np.full((2, 2), share * (1 - share) * (1 - 2 * share))
+    for estimate in (kernel_regression, functools.partial(attend, score="gaussian")):
+        found = jax.jit(jax.hessian(lambda x: estimate(x[None], key, value)[0, 0]))(jnp.zeros(2))  # noqa: B023
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_a_mask_of_other_sizes_is_refused_however_many_pairs_there_are(monkeypatch):
+    query, key = (jnp.linspace(0, 1, n)[:, None] for n in (9, 5))
+    for pairs in (pooling.PAIRS, 16):
+        monkeypatch.setattr(pooling, "PAIRS", pairs)
+        for mask in (causal_mask(9, 7), jnp.ones((9, 3), bool), jnp.ones((4, 5), bool)):
+            with pytest.raises(ValueError, match="mask .* does not broadcast"):
+                kernel_regression(query, key, key, mask=mask)
+
+
+def test_whole_numbers_as_values_are_averaged_as_numbers():
+    query, key, value = jnp.zeros((1, 2)), jnp.zeros((2, 2)), jnp.array([[1], [2]])
+    assert float(attend(query, key, value)[0, 0]) == float(kernel_regression(query, key, value)[0, 0]) == 1.5
+
+
 def test_the_gradient_of_a_width_loses_little_to_the_rounding_of_many_neighbours():
     draw, width = np.random.default_rng(0), 2.0**-6
     query, key = (draw.uniform(0, 5, (n, 1)).astype(np.float32) for n in (100, 50_000))
