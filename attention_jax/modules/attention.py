@@ -237,7 +237,7 @@ class MultiHeadAttention(nn.Module):
         shape, family = (batch, self.kv_heads, room, self.width // self.heads), self.spec.of_family
         history = KeyValue(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
         if family.log_forgets is not None:
-            history = history._replace(log_forgets=jnp.zeros((batch, self.heads, room, 1)))
+            history = history._replace(log_forgets=jnp.zeros((batch, self.heads, room, 1), jnp.float32))
         return Held(history, None if family.selections is None else jnp.zeros((batch, room)))
 
     def remember(
