@@ -47,7 +47,7 @@ def constant(squared: Squared) -> Squared:
 
 
 class Kernel(NamedTuple):
-    """A kernel by u², of which all but the triangular one are smooth, and its logarithm if its support is unbounded.
+    """A kernel by u², since a root has no second derivative at 0, and its logarithm if its support is unbounded.
 
     By the logarithm weights of far neighbours do not underflow.
     """

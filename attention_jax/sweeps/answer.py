@@ -119,7 +119,7 @@ def compare(sweep: Sweep) -> list[Answer]:
 
     The first metric leads: settings are in its order, and the best is chosen by it; where that is of the test split,
     the same metric of the validation split leads. Raises UserError where no finished cell has a metric, or one does
-    not compare what was trained.
+    not compare what was trained, and for a baseline or a key of `config.sweep.within` that no cell has.
     """
     names = require_metrics(sweep.config, sweep.experiment, [*sweep.flat.values()])
     found = {name: _answer(sweep, name) for name in names}
@@ -179,11 +179,13 @@ def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int | None]
     if is_search(sweep.path):
         return [None] * len(every)
     indices = {names[0]: index for index, names in enumerate(every)}
+    asked = sweep.config.sweep.baseline
+    index_of([sweep.plan.cells[name].overrides for name in indices], asked)
     found: list[int | None] = [None] * len(every)
     for names in sweep.agreeing(indices):
         overrides = [_without_seeds(sweep.plan.cells[name].overrides) for name in names]
-        with contextlib.suppress(UserError):  # the plan is refused where no setting at all is the baseline
-            own = indices[names[index_of(overrides, sweep.config.sweep.baseline)]]
+        with contextlib.suppress(UserError):  # a group may lack it
+            own = indices[names[index_of(overrides, asked)]]
             for name in names:
                 found[indices[name]] = own
     return found

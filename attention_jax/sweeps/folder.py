@@ -123,8 +123,11 @@ def require_metrics(config: ConfigDict, experiment: Experiment, cells: Sequence[
     """The metrics that a sweep compares its cells by, flat configs; the first leads.
 
     Raises UserError for a name that is no metric's, and for a metric that does not compare the cells; that goes for the
-    metric that ranks them at rungs too.
+    metric that ranks them at rungs too. A key of `config.sweep.within` that no cell has makes no groups: it is refused.
     """
+    for key in config.sweep.within:
+        if not any(key in cell for cell in cells):
+            raise UserError(f"config.sweep.within={config.sweep.within}: no cell has a {key!r}.")
     own = experiment.metric(config)
     asked = tuple(dict.fromkeys(name.strip() for name in config.sweep.metric.split(",") if name.strip()))
     used = [("config.sweep.metric", name) for name in asked] or [("config.train.best_by", own)]

@@ -222,6 +222,19 @@ def test_settings_that_agree_are_compared_whether_a_key_is_overridden_or_not(tmp
     assert answer.comparison.best == {0, 3}
 
 
+def test_a_baseline_or_a_group_that_no_cell_has_is_refused_when_an_answer_is_written_again(tmp_path):
+    sweep = sweep_of(tmp_path, {1.0: {0: 0.1, 1: 0.2}, 0.5: {0: 0.4, 1: 0.5}})
+    for key, value, message in (
+        ("baseline", "optimizer.learning_rate=7", "no setting has these values"),
+        ("within", ("optimizer.drpout",), "no cell has a 'optimizer.drpout'"),
+    ):
+        config = sweep.config.copy_and_resolve_references()
+        with config.unlocked():
+            config.sweep[key] = value
+        with pytest.raises(UserError, match=message):
+            compare(dataclasses.replace(sweep, config=config))
+
+
 def test_a_cell_of_which_a_seed_is_still_on_its_way_to_a_rung_is_not_ranked(tmp_path, capsys):
     sweep = sweep_of(tmp_path, {1.0: {0: 0.1}, 0.5: {0: 0.4}}, population={"halving": 0.5, "rungs": (10,)})
     first, second = sweep.plan.cells
