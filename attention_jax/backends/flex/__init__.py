@@ -19,6 +19,7 @@ from attention_jax.backends import chunked
 from attention_jax.backends.flex import kernels
 from attention_jax.backends.flex.inputs import Asked, bias_of, prepared
 from attention_jax.backends.flex.walks import Inputs, Plan
+from attention_jax.backends.fused import SCALES
 from attention_jax.backends.record import Call, first_of
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_same_size
@@ -54,8 +55,11 @@ def pooled(
         batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
         return Attended(jnp.zeros((*batch, query.shape[-2], value.shape[-1]), value.dtype), None)
     score = attention.score.projected(query.shape[-1], *attention.score_params)
-    asked = Asked(score.apply, stream.bend, bias_of(query, relative), attention.mask, attention.dropout)
-    plan, inputs = prepared(_times(query, score.w_q), _times(key, score.w_k), value, asked, blocks)
+    multiple = SCALES.get(score.apply)
+    bias, query, key = bias_of(query, relative), _times(query, score.w_q), _times(key, score.w_k)
+    scale = multiple and multiple(query.shape[-1])
+    asked = Asked(score.apply, scale, stream.bend, bias, attention.mask, attention.dropout)
+    plan, inputs = prepared(query, key, value, asked, blocks)
     require_broadcast("value's batch axes", value.shape[:-2], "weights' batch axes", plan.batch)
     values, total = (array[..., : query.shape[-2], :] for array in _attended(plan, inputs))
     if stream.has_sink:

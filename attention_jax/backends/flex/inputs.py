@@ -5,6 +5,7 @@ read of queries and keys follows, by interval arithmetic, which blocks are empty
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -27,9 +28,10 @@ class Bias(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What is asked of the kernels; `score` and `bend` are as in `Plan`."""
+    """What is asked of the kernels; `score`, `scale` and `bend` are as in `Plan`."""
 
     score: Callable[[Array, Array], Array]
+    scale: float | None
     bend: Callable[[Array], Array]
     bias: Bias
     mask: Mask | None
@@ -50,48 +52,54 @@ def prepared(query: Array, key: Array, value: Array, asked: Asked, blocks: tuple
     """The plan and the arrays of the kernels. Raises ValueError for a mask that does not fit the scores."""
     lengths, bias = Lengths(query.shape[-2], key.shape[-2]), asked.bias
     batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], *(array.shape[:-2] for array in bias.arrays))
-    sizes = Lengths(*(min(size, _enough(length)) for size, length in zip(blocks, lengths, strict=True)))
-    counts = Lengths(*(-(-length // size) for length, size in zip(lengths, sizes, strict=True)))
-    fit = functools.partial(_fitted, sizes, len(batch) + 2)
+    sizes, turned = (_sizes(these, lengths) for these in (blocks, blocks[::-1]))
+    whole = Lengths(*map(_filled, lengths, sizes, turned))
+    fit = functools.partial(_fitted, whole, len(batch) + 2)
     mask = fitting_rule(asked.mask, (*batch, *lengths))
-    rules = [_fitted_rule(rule, fit) for rule in (*mask.rules, *_ends(lengths, sizes))]
+    rules = [_fitted_rule(rule, fit) for rule in (*mask.rules, *_ends(lengths, whole))]
+    of_pairs = tuple((rule.allows, rule.reads) for rule in rules)
+    plan = Plan(asked.score, asked.bend, asked.scale, bias.apply, of_pairs, batch, whole, sizes, turned)
     inputs = Inputs(
         query=fit(query, "query"),
         key=fit(key, "features"),
         value=fit(value, "features"),
-        kinds=_ranked(kinds_of(rules, sizes, counts), len(batch) + 2),
+        kinds=kinds_of(plan, tuple(rule.arrays for rule in rules)),
         masks=tuple(rule.arrays for rule in rules),
         drops=asked.dropout and _drops(asked.dropout, batch),
     )
     if bias.apply is not None:
         numbers, *positions = map(fit, bias.arrays, ("text", "query", "key"))
         inputs = inputs._replace(numbers=numbers, positions=tuple(positions))
-    of_pairs = tuple((rule.allows, rule.reads) for rule in rules)
-    return Plan(asked.score, asked.bend, bias.apply, of_pairs, batch, sizes, counts), inputs
+    return plan, inputs
 
 
-def kinds_of(rules: list[Rule], sizes: Lengths, counts: Lengths) -> Int[Array, "*batch i j"]:
+def turned(plan: Plan, inputs: Inputs) -> tuple[Plan, Inputs]:
+    """The same for a walk over queries: its blocks of keys are as long as those of queries are in one over keys."""
+    plan = plan._replace(sizes=plan.turned, turned=plan.sizes)
+    return plan, inputs._replace(kinds=kinds_of(plan, inputs.masks))
+
+
+def kinds_of(plan: Plan, masks: tuple[tuple[Array, ...], ...]) -> Int[Array, "*batch i j"]:
     """Which blocks are empty, partial, full: of the first no pair may attend, of the last every one may.
 
-    What is not sure is called partial. The rules' arrays have one rank and whole blocks.
+    What is not sure is called partial. The rules' arrays, `masks`, have the rank of scores and whole blocks.
     """
-    rank = max((array.ndim for rule in rules for array in rule.arrays), default=2)
-    indices = []
-    for of, count, size in zip(("query", "key"), counts, sizes, strict=True):
+    rank, indices = len(plan.batch) + 2, []
+    for of, count, size in zip(("query", "key"), plan.counts, plan.sizes, strict=True):
         first = _ranked(_spread(jnp.arange(count) * size, of), rank)
         indices.append(Interval(first, first + size - 1))
 
     def of_blocks(array: Array, of: str) -> Interval:
         found = interval(array)
         for axis, name in enumerate(CUTS[of], start=-2):
-            found = hull(found, axis, getattr(sizes, name)) if name else found
+            found = hull(found, axis, getattr(plan.sizes, name)) if name else found
         return found
 
     found = interval(jnp.ones((1,) * rank, bool))
-    for rule in rules:
-        found &= rule.allows(*indices, *map(of_blocks, rule.arrays, rule.reads))
+    for (allows, reads), arrays in zip(plan.rules, masks, strict=True):
+        found &= allows(*indices, *map(of_blocks, arrays, reads))
     kinds = jnp.where(found.low, FULL, jnp.where(found.high, PARTIAL, EMPTY))
-    return jnp.broadcast_to(kinds, (*kinds.shape[:-2], *counts))
+    return jnp.broadcast_to(kinds, (*kinds.shape[:-2], *plan.counts))
 
 
 def _fitted_rule(rule: Rule, fit: Callable[[Array, str], Array]) -> Rule:
@@ -106,10 +114,10 @@ def _of_numbers(allows: Callable, are_truths: tuple[bool, ...], query, key, *num
     return allows(query, key, *(n != 0 if is_so else n for n, is_so in zip(numbers, are_truths, strict=True)))
 
 
-def _ends(lengths: Lengths, sizes: Lengths) -> list[Rule]:
+def _ends(lengths: Lengths, whole: Lengths) -> list[Rule]:
     """Rules that forbid the queries and keys that only fill the last blocks."""
-    named = zip((_is_a_query, _is_a_key), lengths, sizes, strict=True)
-    return [Rule(allows, (jnp.asarray(length),), ("text",)) for allows, length, size in named if length % size]
+    named = zip((_is_a_query, _is_a_key), lengths, whole, strict=True)
+    return [Rule(allows, (jnp.asarray(length),), ("text",)) for allows, length, all_told in named if length < all_told]
 
 
 def _is_a_query(query, key, count):
@@ -137,12 +145,23 @@ def _spread(array: Array, of: str) -> Array:
     return array if rows else array[..., None, :]
 
 
-def _fitted(sizes: Lengths, rank: int, array: Array, role: str) -> Array:
+def _fitted(whole: Lengths, rank: int, array: Array, role: str) -> Array:
     """The array with this rank and whole blocks; the last is filled with copies of its last row or column."""
     pads = [(0, 0)] * array.ndim
     for axis, name in enumerate(CUTS[role], start=-2):
-        pads[axis] = (0, -array.shape[axis] % getattr(sizes, name) if name else 0)
+        pads[axis] = (0, -array.shape[axis] % getattr(whole, name) if name else 0)
     return _ranked(jnp.pad(array, pads, mode="edge") if any(map(any, pads)) else array, rank)
+
+
+def _sizes(blocks: tuple[int, int], lengths: Lengths) -> Lengths:
+    """Blocks that are no longer than what there is."""
+    return Lengths(*(min(size, _enough(length)) for size, length in zip(blocks, lengths, strict=True)))
+
+
+def _filled(length: int, *sizes: int) -> int:
+    """The least length from this one on that is whole blocks of every size."""
+    multiple = math.lcm(*sizes)
+    return -(-length // multiple) * multiple
 
 
 def _enough(length: int) -> int:

@@ -10,12 +10,13 @@ their gradient.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attention_jax.backends.flex.inputs import turned
 from attention_jax.backends.flex.walks import Inputs, Place, Plan, Walk, run
 from attention_jax.ops.dropout import is_kept, joined
 
@@ -30,7 +31,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch q v"], Flo
 
     def step(place, block, carried):
         peak_before, total, values = carried
-        scores = _scores(plan, block, block.query, block.key, block.numbers)
+        scores = _scores(plan, block, _product_of(plan, place, block)[0], block.numbers)
         scores = _masked(plan, place, block, scores.astype(kind))
         peak = jnp.maximum(peak_before, jnp.max(scores, axis=-1, keepdims=True))
         base = jnp.where(peak == -jnp.inf, 0, peak)
@@ -58,11 +59,11 @@ def of_queries(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch q d"], 
         return jnp.zeros((plan.sizes.queries, size), kind), jnp.zeros((1, width), kind)
 
     def step(place, block, carried):
-        block = _upcast(block)
-        read = functools.partial(_scores, plan, block)
-        scores, pull = jax.vjp(lambda query, numbers: read(query, block.key, numbers), block.query, block.numbers)
-        of_query, of_numbers = pull(_gradients(plan, place, block, scores)[1])
-        return carried[0] + of_query, carried[1] + _vector(of_numbers, carried[1])
+        product, of_own = _product_of(plan, place, block)
+        scores, pull = jax.vjp(functools.partial(_scores, plan, block), product, block.numbers)
+        of_weights = _product(block.gradient, block.value, (1, 1))
+        of_product, of_numbers = pull(_gradients(plan, place, block, scores, of_weights)[1])
+        return carried[0] + of_own(of_product), carried[1] + _vector(of_numbers, carried[1])
 
     of_query, of_numbers = run(plan, Walk("queries", "keys", start, step, lambda carried: carried), inputs)
     return _joined(of_query), jnp.sum(of_numbers, axis=-3)
@@ -70,6 +71,7 @@ def of_queries(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch q d"], 
 
 def of_keys(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch k d"], Float[Array, "*batch k v"]]:
     """The gradients of the keys and of the values."""
+    plan, inputs = turned(plan, inputs)
     kind = accumulator(inputs)
     sizes = inputs.key.shape[-1], inputs.value.shape[-1]
 
@@ -77,10 +79,13 @@ def of_keys(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch k d"], Flo
         return tuple(jnp.zeros((plan.sizes.keys, size), kind) for size in sizes)
 
     def step(place, block, carried):
-        block = _upcast(block)
-        scores, pull = jax.vjp(lambda key: _scores(plan, block, block.query, key, block.numbers), block.key)
-        kept, of_scores = _gradients(plan, place, block, scores)
-        return carried[0] + pull(of_scores)[0], carried[1] + _product(kept, block.gradient, (0, 0))
+        block = _turned(block)
+        product, of_own = _product_of(plan, place, block)
+        scores, pull = jax.vjp(lambda product: _scores(plan, block, product, block.numbers), product)
+        of_weights = _product(block.value, block.gradient, (1, 1))
+        kept, of_scores = _gradients(plan, place, block, scores, of_weights)
+        of_value = _product(kept.astype(block.gradient.dtype), block.gradient, (1, 0))
+        return carried[0] + of_own(pull(of_scores)[0]), carried[1] + of_value
 
     of_key, of_value = run(plan, Walk("keys", "queries", start, step, lambda carried: carried), inputs)
     return _joined(of_key), _joined(of_value)
@@ -89,12 +94,6 @@ def of_keys(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch k d"], Flo
 def accumulator(inputs: Inputs):
     """The dtype of sums: float32 or more."""
     return jnp.promote_types(jnp.result_type(inputs.query, inputs.key, inputs.value), jnp.float32)
-
-
-def _upcast(block: Inputs) -> Inputs:
-    """The block with its matrices in the dtype of sums: gradients are not rounded from block to block."""
-    names = ("query", "key", "value", "gradient")
-    return block._replace(**{name: getattr(block, name).astype(accumulator(block)) for name in names})
 
 
 def _joined(of_blocks: Float[Array, "*batch blocks rows columns"]) -> Float[Array, "*batch n columns"]:
@@ -106,12 +105,35 @@ def _power_of_2(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _scores(plan: Plan, block: Inputs, query: Array, key: Array, numbers: Sequence[Array] | None) -> Array:
+def _product_of(plan: Plan, place: Place, block: Inputs) -> tuple[Array, Callable[[Array], Array]]:
+    """The score of the block, [own, walked], and what its gradient gives the block that is the kernel's own.
+
+    Of a multiple of qᵀk gradients are products in the blocks' dtype, as the score is; of another score JAX finds them,
+    in the dtype of sums.
+    """
+    is_turned = place.of == "keys"
+    own, walked = (block.key, block.query) if is_turned else (block.query, block.key)
+    if (scale := plan.scale) is not None:
+        pull = lambda change: _product((change * scale).astype(walked.dtype), walked, (1, 0))  # noqa: E731
+        return _product(own, walked, (1, 1)) * scale, pull
+    kind = accumulator(block)
+    score = (lambda key, query: plan.score(query, key).T) if is_turned else plan.score
+    product, pull_both = jax.vjp(score, own.astype(kind), walked.astype(kind))
+    return product, lambda change: pull_both(change)[0]
+
+
+def _turned(block: Inputs) -> Inputs:
+    """The block with what is read of pairs as [k, q]."""
+    pairs = block.masks, block.positions, block.rows
+    masks, positions, rows = jax.tree.map(lambda array: array.T if array.ndim else array, pairs)
+    return block._replace(masks=masks, positions=positions, rows=rows)
+
+
+def _scores(plan: Plan, block: Inputs, product: Array, numbers: Sequence[Array] | None) -> Array:
     """The scores of a block, before its mask."""
-    scores = plan.score(query, key)
     if plan.bias is not None:
-        scores = scores + plan.bias(numbers or (), *block.positions)
-    return plan.bend(scores)
+        product = product + plan.bias(numbers or (), *block.positions)
+    return plan.bend(product)
 
 
 def _masked(plan: Plan, place: Place, block: Inputs, scores: Array) -> Array:
@@ -124,13 +146,15 @@ def _masked(plan: Plan, place: Place, block: Inputs, scores: Array) -> Array:
         found = (allows(*_indices(plan, place), *arrays) for (allows, _), arrays in given)
         return jnp.where(functools.reduce(lambda one, other: one & other, found), scores, -jnp.inf)
 
+    if isinstance(place.is_full, bool):
+        return scores if place.is_full else partly(scores)
     return jax.lax.cond(place.is_full, lambda scores: scores, partly, scores)
 
 
-def _gradients(plan: Plan, place: Place, block: Inputs, scores: Array) -> tuple[Array, Array]:
-    """The weights after dropout, and the gradient of the scores."""
+def _gradients(plan: Plan, place: Place, block: Inputs, scores: Array, of_kept: Array) -> tuple[Array, Array]:
+    """The weights after dropout, and the gradient of the scores, from that of the weights after dropout."""
     weights = jnp.exp(_masked(plan, place, block, scores) - block.rows[0])
-    of_weights = _dropped(plan, place, block, _product(block.gradient, block.value, (1, 1)))
+    of_weights = _dropped(plan, place, block, of_kept)
     return _dropped(plan, place, block, weights), weights * (of_weights - block.rows[1])
 
 
@@ -144,11 +168,14 @@ def _dropped(plan: Plan, place: Place, block: Inputs, weights: Array) -> Array:
 
 
 def _indices(plan: Plan, place: Place) -> tuple[Int[Array, "q 1"], Int[Array, "1 k"]]:
+    """Of the queries and the keys of a block; turned where it is."""
     queries, keys = plan.sizes
-    return (
-        place.queries * queries + jax.lax.broadcasted_iota(jnp.int32, (queries, 1), 0),
-        place.keys * keys + jax.lax.broadcasted_iota(jnp.int32, (1, keys), 1),
+    shapes = ((1, queries), (keys, 1)) if place.of == "keys" else ((queries, 1), (1, keys))
+    first = place.queries * queries, place.keys * keys
+    one, other = (
+        start + jax.lax.broadcasted_iota(jnp.int32, shape, int(shape[0] == 1)) for start, shape in zip(first, shapes)
     )
+    return one, other
 
 
 def _product(a: Array, b: Array, contracted: tuple[int, int]) -> Array:

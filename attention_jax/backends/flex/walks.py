@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 EMPTY, PARTIAL, FULL = 0, 1, 2  # no pair of a block may attend; some may; all may
@@ -24,18 +25,25 @@ class Lengths(NamedTuple):
 class Plan(NamedTuple):
     """What kernels are made of: functions and lengths, and no array.
 
-    `score(query, key)` is of blocks, `bend(scores)` what bends them before the exponential, and `bias(numbers, query
+    `score(query, key)` is of blocks, and scale · qᵀk where `scale` is no None; `bend(scores)` is what bends them before the exponential, and `bias(numbers, query
     positions, key positions)` is added. `rules` are (allows, what each of its arrays is read of). `sizes` are those of
     a block, and `counts` how many blocks there are.
     """
 
     score: Callable[[Array, Array], Array]
     bend: Callable[[Array], Array]
+    scale: float | None
     bias: Callable[..., Array] | None
     rules: tuple[tuple[Callable, tuple[str, ...]], ...]
     batch: tuple[int, ...]
+    lengths: Lengths
     sizes: Lengths
-    counts: Lengths
+    turned: Lengths
+
+    @property
+    def counts(self) -> Lengths:
+        """How many blocks there are."""
+        return Lengths(*(length // size for length, size in zip(self.lengths, self.sizes, strict=True)))
 
 
 class Drops(NamedTuple):
@@ -90,8 +98,12 @@ def roles_of(plan: Plan, inputs: Inputs) -> Inputs:
 
 
 class Place(NamedTuple):
-    """Which block of queries and which of keys, and whether all of its pairs may attend."""
+    """Which block of queries and which of keys, and whether all of its pairs may attend; a bool where that is known.
 
+    `of` is the walk's: the rows of a block of pairs.
+    """
+
+    of: str
     queries: Int[Array, ""]
     keys: Int[Array, ""]
     is_full: Any
@@ -137,7 +149,7 @@ def _on_grid(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = Fals
         @pl.when(kind != EMPTY)
         def _():
             block = _loaded(plan, references, lambda role, reference, columns: reference[:, columns])
-            _write(carried, walk.step(Place(**at, is_full=kind == FULL), block, _held(carried)))
+            _write(carried, walk.step(Place(walk.of, **at, is_full=kind == FULL), block, _held(carried)))
 
         @pl.when(at[walk.over] == steps - 1)
         def _():
@@ -161,36 +173,49 @@ def _in_loop(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = Fals
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    size, steps = getattr(plan.sizes, walk.over), getattr(plan.counts, walk.over)
+    size = getattr(plan.sizes, walk.over)
+    order, ends = _visits(inputs.kinds, walk)
 
-    def kernel(references, *outputs):
+    def kernel(references, order, ends, *outputs):
         one = pl.program_id(len(plan.batch))
 
-        def body(other, carried):
-            at = {walk.of: one, walk.over: other}
-            kind = references.kinds[at["queries"], at["keys"]]
+        def visit(is_full, index, carried):
+            other = order[one, index]
             here = pl.ds(other * size, size)
 
             def read(role, reference, columns):
                 is_walked = [axis == walk.over for axis in CUTS[role]]
                 return reference[here if is_walked[0] else slice(None), here if is_walked[1] else columns]
 
-            def step(carried):
-                return walk.step(Place(**at, is_full=kind == FULL), _loaded(plan, references, read), carried)
+            place = Place(walk.of, **{walk.of: one, walk.over: other}, is_full=is_full)
+            return walk.step(place, _loaded(plan, references, read), carried)
 
-            return jax.lax.cond(kind != EMPTY, step, lambda carried: carried, carried)
+        carried = jax.lax.fori_loop(0, ends[one, 0], functools.partial(visit, True), walk.start())
+        carried = jax.lax.fori_loop(ends[one, 0], ends[one, 1], functools.partial(visit, False), carried)
+        _write(outputs, walk.finish(carried))
 
-        _write(outputs, walk.finish(jax.lax.fori_loop(0, steps, body, walk.start())))
-
+    whole = functools.partial(_spec, plan, (walk.of,), None, "text")
     return pl.pallas_call(
         kernel,
         _out_shapes(plan, walk),
         grid=(*plan.batch, getattr(plan.counts, walk.of)),
-        in_specs=[_specs(plan, inputs, (walk.of,), None)],
+        in_specs=[_specs(plan, inputs, (walk.of,), None), whole(order), whole(ends)],
         out_specs=_out_specs(plan, walk),
-        compiler_params=triton.CompilerParams(),
+        compiler_params=triton.CompilerParams(num_warps=GPU["warps"], num_stages=GPU["stages"]),
         interpret=is_interpreted,
-    )(inputs)
+        name=f"flex_{walk.of}",
+    )(inputs, order, ends)
+
+
+GPU = {"warps": None, "stages": None}
+
+
+def _visits(kinds: Array, walk: Walk) -> tuple[Int[Array, "*batch n m"], Int[Array, "*batch n 2"]]:
+    """For each block of `of` the blocks of `over`: first the full ones, then the partial; and where either end."""
+    kinds = kinds if walk.of == "queries" else jnp.swapaxes(kinds, -1, -2)
+    order = jnp.argsort(-kinds, axis=-1, stable=True).astype(jnp.int32)
+    ends = [jnp.sum(kinds >= least, axis=-1, dtype=jnp.int32) for least in (FULL, PARTIAL)]
+    return order, jnp.stack(ends, axis=-1)
 
 
 def _interpreted(plan: Plan, walk: Walk, inputs: Inputs) -> tuple[Array, ...]:
@@ -231,24 +256,22 @@ def _write(references, arrays) -> None:
 
 def _specs(plan: Plan, inputs: Inputs, order: tuple[str, ...], scalars: Any) -> Inputs:
     """Which block of each array an instance of a kernel gets; `scalars` is the memory of arrays that are not cut."""
+    return jax.tree.map(functools.partial(_spec, plan, order, scalars), roles_of(plan, inputs), inputs)
+
+
+def _spec(plan: Plan, order: tuple[str, ...], scalars: Any, role: str, array: Array) -> Any:
     from jax.experimental import pallas as pl
 
     axes = len(plan.batch)
+    cuts = [axis if axis in order else None for axis in CUTS[role]]
+    block = [getattr(plan.sizes, axis) if axis else whole for axis, whole in zip(cuts, array.shape[-2:], strict=True)]
 
-    def spec(role, array):
-        cuts = [axis if axis in order else None for axis in CUTS[role]]
-        block = [
-            getattr(plan.sizes, axis) if axis else whole for axis, whole in zip(cuts, array.shape[-2:], strict=True)
-        ]
+    def index(*ids):
+        own = (place if size > 1 else 0 for place, size in zip(ids[:axes], array.shape[:axes], strict=True))
+        return *own, *(ids[axes + order.index(axis)] if axis else 0 for axis in cuts)
 
-        def index(*ids):
-            own = (place if size > 1 else 0 for place, size in zip(ids[:axes], array.shape[:axes], strict=True))
-            return *own, *(ids[axes + order.index(axis)] if axis else 0 for axis in cuts)
-
-        memory = scalars if role == "text" else None
-        return pl.BlockSpec((*[None] * axes, *block), index, memory_space=memory)
-
-    return jax.tree.map(spec, roles_of(plan, inputs), inputs)
+    memory = scalars if role == "text" else None
+    return pl.BlockSpec((*[None] * axes, *block), index, memory_space=memory)
 
 
 def _matrices(walk: Walk) -> tuple:
