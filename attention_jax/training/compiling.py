@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -14,7 +15,8 @@ from jax.sharding import Mesh
 from attention_jax import stopping
 
 POLL = 0.1  # seconds
-SIDE_BY_SIDE = 2  # programs that are compiled at once: while Python traces one, XLA compiles another
+# Programs that are compiled at once: while Python traces one, XLA compiles others.
+SIDE_BY_SIDE = max(2, len(os.sched_getaffinity(0)) // 2) if hasattr(os, "sched_getaffinity") else 2
 Inspect = Callable[[Any], None]  # a compiled program
 _TRACING = threading.Lock()  # two threads that trace take longer than one after another
 _THREADS = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="compiling")

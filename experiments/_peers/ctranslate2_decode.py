@@ -126,12 +126,14 @@ def main():
     parser.add_argument("--model", required=True)
     for name, default in (("batch", 64), ("beams", 1), ("length", 20), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seconds", type=float, default=10.0)
     asked = parser.parse_args()
     arrays = dict(np.load(asked.model))
     with tempfile.TemporaryDirectory() as folder:
         convert(arrays, folder)
-        translator = ctranslate2.Translator(folder, compute_type="float32", intra_threads=asked.threads)
+        options = {"compute_type": "float32", "intra_threads": asked.threads}
+        translator = ctranslate2.Translator(folder, device=asked.device, **options)
         sources = [[name_of(index) for index in row] for row in arrays["sources"][: asked.batch].tolist()]
         for _ in sys.stdin:
             rate, found = measure(translator, sources, asked)

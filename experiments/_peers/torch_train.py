@@ -3,9 +3,9 @@
     echo | python torch_train.py --batches=FILE.npz --model=transformer --width=256 --layers=3 --heads=8
 
 FILE.npz has the padded ids of sentence pairs, `source` and `target` [pairs, length] with 0 as padding, and the sizes of
-both vocabularies, `vocabularies`. The step is Adam's on the mean cross entropy of target tokens, with dropout and
-gradients clipped at norm 1. Rates are target tokens a second: the median of the steps of so many seconds, which go on
-where those of the line before ended.
+both vocabularies, `vocabularies`; a language model reads `target` alone. The step is Adam's on the mean cross entropy
+of target tokens, with dropout and gradients clipped at norm 1. Rates are target tokens a second: the median of the
+calls, of --steps steps each, of so many seconds, which go on where those of the line before ended.
 """
 
 import argparse
@@ -72,7 +72,7 @@ class Transformer(nn.Module):
 
     def forward(self, source, inputs):
         is_padding, length = source == PADDING, inputs.shape[1]
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        future = torch.ones(length, length, dtype=torch.bool, device=inputs.device).triu(1)
         read, write = self.placed(self.embed_source(source)), self.placed(self.embed_target(inputs))
         masks = {"src_key_padding_mask": is_padding, "memory_key_padding_mask": is_padding}
         return self.logits(self.layers(read, write, tgt_mask=future, tgt_is_causal=True, **masks))
@@ -86,7 +86,41 @@ def sinusoids(length, width):
     return torch.stack([angles.sin(), angles.cos()], -1).reshape(length, width)
 
 
-MODELS = {"bahdanau": Bahdanau, "transformer": Transformer}
+class Layer(nn.Module):
+    """Causal attention and two dense layers, each after a norm and added to what it reads."""
+
+    def __init__(self, width, rate, heads, feed_forward):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.project, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.feed = nn.Sequential(nn.Linear(width, feed_forward), nn.GELU("tanh"), nn.Linear(feed_forward, width))
+        self.drop, self.heads = nn.Dropout(rate), heads
+
+    def forward(self, x):
+        shape = (*x.shape[:-1], 3, self.heads, -1)
+        query, key, value = self.project(self.norms[0](x)).view(shape).permute(2, 0, 3, 1, 4)
+        found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.drop(self.out(found.transpose(1, 2).reshape(x.shape)))
+        return x + self.drop(self.feed(self.norms[1](x)))
+
+
+class Writer(nn.Module):
+    """A language model that scores with the embeddings that it reads with, and learns those of positions."""
+
+    def __init__(self, vocabularies, width, layers, rate, heads, feed_forward):
+        super().__init__()
+        self.embed, self.positions = nn.Embedding(vocabularies[1], width), nn.Embedding(2048, width)
+        self.layers = nn.Sequential(*(Layer(width, rate, heads, feed_forward) for _ in range(layers)))
+        self.norm, self.drop = nn.LayerNorm(width), nn.Dropout(rate)
+        nn.init.normal_(self.embed.weight, std=width**-0.5)
+
+    def forward(self, source, inputs):
+        del source
+        x = self.drop(self.embed(inputs) + self.positions.weight[: inputs.shape[1]])
+        return functional.linear(self.norm(self.layers(x)), self.embed.weight)
+
+
+MODELS = {"bahdanau": Bahdanau, "transformer": Transformer, "language_model": Writer}
 
 
 class Training:
@@ -94,44 +128,50 @@ class Training:
 
     def __init__(self, asked):
         data = np.load(asked.batches)
-        self.source, self.target = (torch.from_numpy(data[side].astype(np.int64)) for side in ("source", "target"))
+        target = torch.from_numpy(data["target"].astype(np.int64))
+        source = torch.from_numpy(data["source"].astype(np.int64)) if "source" in data else target
+        self.words = (target != PADDING).sum(1)
+        self.source, self.target = source.to(asked.device), target.to(asked.device)
         sizes = {name: getattr(asked, name) for name in ("width", "layers", "rate", "heads", "feed_forward")}
-        self.model = MODELS[asked.model](tuple(data["vocabularies"].tolist()), **sizes)
+        self.model = MODELS[asked.model](tuple(data["vocabularies"].tolist()), **sizes).to(asked.device)
         self.forward = torch.compile(self.model) if asked.compile else self.model
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=asked.learning_rate)
-        self.batch, self.batches = asked.batch, iter(())
+        is_fused = asked.device == "cuda"
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=asked.learning_rate, fused=is_fused)
+        self.batch, self.steps, self.batches = asked.batch, asked.steps, iter(())
+        self.mixed = torch.autocast(asked.device, torch.bfloat16, enabled=asked.dtype == "bfloat16")
+        self.wait = torch.cuda.synchronize if is_fused else lambda: None
 
     def rate(self, seconds):
-        """The median rate of the steps of so many seconds, of full batches alone."""
+        """The median rate of the calls of so many seconds, of full batches alone."""
         rates: list[float] = []
         until = time.perf_counter() + seconds
         while len(rates) < 5 or time.perf_counter() < until:
-            rows = self.next_rows()
-            if len(rows) == self.batch:
-                started = time.perf_counter()
-                tokens = step(self.model, self.forward, self.optimizer, self.source[rows], self.target[rows])
-                rates.append(tokens / (time.perf_counter() - started))
+            each = [self.next_rows() for _ in range(self.steps)]
+            started = time.perf_counter()
+            for rows in each:
+                self.step(self.source[rows], self.target[rows])
+            self.wait()
+            rates.append(sum(int(self.words[rows].sum()) for rows in each) / (time.perf_counter() - started))
         return statistics.median(rates)
 
     def next_rows(self):
-        """The rows of the next batch; each epoch draws its order anew."""
-        rows = next(self.batches, None)
-        if rows is None:
-            self.batches = iter(torch.randperm(len(self.source)).split(self.batch))
+        """The rows of the next full batch; each epoch draws its order anew."""
+        rows = next(self.batches, ())
+        while len(rows) < self.batch:
+            self.batches = iter(torch.randperm(len(self.target)).split(self.batch))
             rows = next(self.batches)
         return rows
 
-
-def step(model, forward, optimizer, source, target):
-    """One step of Adam; the number of target tokens."""
-    inputs = torch.cat([torch.full_like(target[:, :1], BEGIN), target[:, :-1]], dim=1)
-    logits, count = forward(source, inputs), int((target != PADDING).sum())
-    loss = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PADDING)
-    optimizer.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return count
+    def step(self, source, target):
+        """One step of Adam."""
+        inputs = torch.cat([torch.full_like(target[:, :1], BEGIN), target[:, :-1]], dim=1)
+        with self.mixed:
+            logits = self.forward(source, inputs)
+            loss = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PADDING)
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
 
 
 def main():
@@ -145,14 +185,18 @@ def main():
         ("feed_forward", 64),
         ("batch", 64),
         ("threads", 2),
+        ("steps", 1),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, value in (("rate", 0.1), ("learning_rate", 0.005), ("seconds", 10.0)):
         parser.add_argument(f"--{name}", type=float, default=value)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16: by autocast")
     parser.add_argument("--compile", type=int, default=0, help="1: through torch.compile")
     asked = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(asked.threads)
+    torch.set_float32_matmul_precision("high" if asked.device == "cuda" else "highest")
     training = Training(asked)
     of_model = {"version": torch.__version__, "parameters": sum(p.numel() for p in training.model.parameters())}
     for _ in sys.stdin:

@@ -169,13 +169,16 @@ def _dropped(plan: Plan, place: Place, block: Inputs, weights: Array) -> Array:
 
 def _indices(plan: Plan, place: Place) -> tuple[Int[Array, "q 1"], Int[Array, "1 k"]]:
     """Of the queries and the keys of a block; turned where it is."""
-    queries, keys = plan.sizes
-    shapes = ((1, queries), (keys, 1)) if place.of == "keys" else ((queries, 1), (1, keys))
-    first = place.queries * queries, place.keys * keys
-    one, other = (
-        start + jax.lax.broadcasted_iota(jnp.int32, shape, int(shape[0] == 1)) for start, shape in zip(first, shapes)
+    rows, columns = (1, 0) if place.of == "keys" else (0, 1)  # the axes of queries and of keys
+    return (
+        place.queries * plan.sizes.queries + _counted(plan.sizes.queries, rows),
+        place.keys * plan.sizes.keys + _counted(plan.sizes.keys, columns),
     )
-    return one, other
+
+
+def _counted(size: int, axis: int) -> Int[Array, "q k"]:
+    """0, 1, … along an axis."""
+    return jax.lax.broadcasted_iota(jnp.int32, (size, 1) if axis == 0 else (1, size), axis)
 
 
 def _product(a: Array, b: Array, contracted: tuple[int, int]) -> Array:

@@ -25,9 +25,10 @@ class Lengths(NamedTuple):
 class Plan(NamedTuple):
     """What kernels are made of: functions and lengths, and no array.
 
-    `score(query, key)` is of blocks, and scale · qᵀk where `scale` is no None; `bend(scores)` is what bends them before the exponential, and `bias(numbers, query
-    positions, key positions)` is added. `rules` are (allows, what each of its arrays is read of). `sizes` are those of
-    a block, and `counts` how many blocks there are.
+    `score(query, key)` is of blocks, and scale · qᵀk where `scale` is no None; `bend(scores)` is what bends them before
+    the exponential, and `bias(numbers, query positions, key positions)` is added. `rules` are (allows, what each of its
+    arrays is read of). `lengths` are whole blocks; `sizes` are those of a block in a walk over keys, `turned` in one
+    over queries.
     """
 
     score: Callable[[Array, Array], Array]

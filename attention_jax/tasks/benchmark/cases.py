@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from attention_jax.data.tokenizers import BOS
 from attention_jax.models import TRANSLATORS
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.tasks.benchmark.pairs import random_pairs, random_words
@@ -32,7 +33,7 @@ def learner_of(case: ConfigDict) -> Learner:
     """What `case.model` names: a translator, or "language_model"."""
     if case.model.name == "language_model":
         writer = LanguageModel.of(vocabulary=case.vocabulary, **_kwargs(case))
-        table = {"target": random_words(case.pairs, case.length + 1, case.vocabulary)}
+        table = {"target": random_words(case.pairs, case.length, case.vocabulary)}
         return Learner(writer, functools.partial(texts.init, writer), _next_word(writer), table)
     model = translator_of(case)
     table = random_pairs(case.pairs, case.length, case.vocabulary)
@@ -59,7 +60,8 @@ def _kwargs(case: ConfigDict) -> dict[str, Any]:
 def _next_word(model: LanguageModel) -> Loss:
     def loss(variables: Variables, batch: Any, dropout: Any, hyper: Any):
         tokens = batch["target"]
-        rows = texts.Texts(tokens[:, :-1], tokens[:, 1:], jnp.ones_like(tokens[:, 1:], bool))
+        before = jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
+        rows = texts.Texts(before, tokens, jnp.ones_like(tokens, bool))
         return texts.loss(model, variables, rows, dropout, hyper["label_smoothing"])
 
     return loss

@@ -75,8 +75,10 @@ def _write(path: Path, variables: Any, sources: np.ndarray, heads: int) -> Path:
 
 
 def _asked(flags: Mapping[str, Any]) -> dict[str, Asked]:
-    """CTranslate2 in float32: short sentences are not worth a second thread everywhere."""
+    """CTranslate2 in float32: short sentences are not worth a second thread everywhere. On a GPU it has one."""
     names = {1: "CTranslate2, a thread", 2: "CTranslate2, two threads"}
+    if jax.default_backend() == "gpu":
+        names, flags = {1: "CTranslate2"}, {**flags, "device": "cuda"}
     script = functools.partial(Asked, "ctranslate2_decode.py", "ctranslate2")
     return {name: script({**flags, "threads": threads}) for threads, name in names.items()}
 

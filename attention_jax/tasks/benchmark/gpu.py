@@ -1,8 +1,10 @@
 """On a GPU: training as a share of the rate of its products, attention beside cuDNN's, and populations."""
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,49 +13,54 @@ from ml_collections import ConfigDict
 
 from attention_jax.tasks.benchmark.attention import with_gradient
 from attention_jax.tasks.benchmark.cases import changed
+from attention_jax.tasks.benchmark.pairs import write_pairs
 from attention_jax.tasks.benchmark.rounds import Row, in_turn
 from attention_jax.tasks.benchmark.tools import Tools
-from attention_jax.tasks.benchmark.training import Rounds, prepare
+from attention_jax.tasks.benchmark.training import WAYS, Rounds, peers_of, prepare, rate_of
 from attention_jax.tasks.needs import beyond_causality
 from attention_jax.tasks.timing import median_rate
+from attention_jax.training.compiling import Rehearsals
 from attention_jax.training.cost import flops
 from attention_jax.training.progress import tell
 
+PRODUCT = "one product"
 REPEATS = 10  # calls that are sent before the first is waited for
 
 
 def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
     """Every row of `config.gpu`, where a GPU computes."""
-    del tools
     if jax.default_backend() != "gpu":
         tell(f"gpu  left out: JAX computes on a {jax.default_backend()} here")
         return
-    yield from of_training(config)
     yield from of_attention(config)
+    yield from of_training(config, tools)
     yield from of_members(config)
 
 
-def of_training(config: ConfigDict) -> Iterator[Row]:
-    """The FLOPs that a model needs a second, beside those of one large product."""
+def of_training(config: ConfigDict, tools: Tools) -> Iterator[Row]:
+    """Target tokens a second beside PyTorch's, and the FLOPs that these need beside those of one large product."""
     asked = config.gpu
-    size = jnp.ones((asked.product, asked.product), asked.dtype)
+    size = jax.random.normal(jax.random.key(0), (asked.product, asked.product), asked.dtype)
     product = functools.partial(_seconds, jax.jit(jnp.matmul), size, size)
-    others = {"one product": lambda: 2 * asked.product**3 / product()}
     for name, case in asked.cases.items():
-        needed = functools.partial(_flops_a_second, *_started(case, config.optimizer), config.seconds)
-        needed()
-        yield Row("gpu", f"{name}: training", "FLOP/s", *in_turn(config.rounds, needed, others))
+        training = prepare(case, config.optimizer)
+        of_word = model_flops(case, config.optimizer) / words_of_step(case, training.learner.table["target"])
+        rates = functools.partial(median_rate, Rounds(training, case).advance, config.seconds)
+        path = write_pairs(tools.folder / f"{name}.npz", training.learner.table, case.vocabulary)
+        ways = {name: {**way, **_on_gpu(case)} for name, way in WAYS.items() if "thread" not in name}
+        with tools.peers.running(peers_of(config, case, path, ways)) as running:
+            versions = {peer.ask()["version"] for peer in running.values()}  # what is compiled is compiled now
+            others = {name: functools.partial(rate_of, peer) for name, peer in running.items()}
+            rates()
+            ours, theirs = in_turn(config.rounds, rates, {PRODUCT: lambda: 2 * asked.product**3 / product(), **others})
+        ceiling = {PRODUCT: theirs.pop(PRODUCT)}
+        yield Row("gpu", f"{name}: training", "FLOP/s", [rate * of_word for rate in ours], ceiling)
+        yield Row("gpu", f"{name}: training", "target tokens/s", ours, theirs, ", ".join(versions))
 
 
-def _started(case: ConfigDict, optimizer: ConfigDict) -> tuple[Rounds, float]:
-    """A case in training, and the FLOPs that a word of it needs."""
-    training = prepare(case, optimizer)
-    words = words_of_step(case, training.learner.table["target"])
-    return Rounds(training, case), model_flops(case, optimizer) / words
-
-
-def _flops_a_second(rounds: Rounds, of_word: float, seconds: float) -> float:
-    return of_word * median_rate(rounds.advance, seconds)
+def _on_gpu(case: ConfigDict) -> dict[str, object]:
+    """The flags of a peer that computes as the case does."""
+    return {"device": "cuda", "dtype": case.dtype, "steps": case.steps_per_call}
 
 
 def model_flops(case: ConfigDict, optimizer: ConfigDict) -> float:
@@ -72,17 +79,40 @@ def words_of_step(case: ConfigDict, target: np.ndarray) -> float:
 def of_attention(config: ConfigDict) -> Iterator[Row]:
     """Seconds of attention with gradients: each backend beside others at every length and size of heads."""
     asked = config.gpu
-    for name, compared in asked.attention.items():
-        for length in asked.lengths:
-            for size in asked.sizes:
-                shape = (asked.tokens // length, asked.heads, length, size)
-                arrays = [jax.random.normal(jax.random.key(n), shape, jnp.dtype(asked.dtype)) for n in range(3)]
-                ours, other = (
-                    functools.partial(_seconds, jax.jit(with_gradient(backend, True, compared.encoding)), *arrays)
-                    for backend in (compared.backend, compared.beside)
-                )
-                what = f"{name}, causal, forward and gradient, {length:,} tokens, heads of {size}"
-                yield Row("gpu", what, "s", *in_turn(config.rounds, ours, {compared.beside: other}))
+    every = list(itertools.product(asked.attention.items(), asked.lengths, asked.sizes))
+    pairs, ahead = [_pair(asked, compared, *sizes) for (_, compared), *sizes in every], Rehearsals()
+    for program, arrays in itertools.chain(*pairs):
+        ahead.add(program, *arrays)
+    ahead.wait()
+    for ((name, compared), length, size), pair in zip(every, pairs, strict=True):
+        ours, other = (functools.partial(_seconds, program, *_drawn(arrays)) for program, arrays in pair)
+        others = {compared.beside: other} if _has_room(other) else {}
+        what = f"{name}, causal, forward and gradient, {length:,} tokens, heads of {size}"
+        note = "" if others else f"{compared.beside} has no room"
+        yield Row("gpu", what, "s", *in_turn(config.rounds, ours, others), note)
+
+
+def _pair(asked: ConfigDict, compared: ConfigDict, length: int, size: int) -> list[tuple[Any, tuple]]:
+    """The two programs that are compared, and the shapes of their arrays."""
+    shape = jax.ShapeDtypeStruct((asked.tokens // length, asked.heads, length, size), jnp.dtype(asked.dtype))
+    return [
+        (jax.jit(with_gradient(backend, True, compared.encoding)), (shape,) * 3)
+        for backend in (compared.backend, compared.beside)
+    ]
+
+
+def _drawn(shapes: tuple) -> list[jax.Array]:
+    return [jax.random.normal(jax.random.key(n), shape.shape, shape.dtype) for n, shape in enumerate(shapes)]
+
+
+def _has_room(measure: Callable[[], float]) -> bool:
+    try:
+        measure()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return False
+    return True
 
 
 def of_members(config: ConfigDict) -> Iterator[Row]:

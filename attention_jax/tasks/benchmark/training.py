@@ -2,7 +2,7 @@
 matrix products take."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +29,14 @@ from attention_jax.training.step import PLAIN, train_step, train_steps
 PEER_SIZES = {  # of our models' fields
     "recurrent": {"width": "hidden", "layers": "layers"},
     "transformer": {"width": "width", "layers": "encoder_layers", "heads": "heads", "feed_forward": "feed_forward"},
+    "language_model": {"width": "width", "layers": "layers", "heads": "heads", "feed_forward": "feed_forward"},
 }
-PEER_MODELS = {"recurrent": "bahdanau", "transformer": "transformer"}
+PEER_MODELS = {"recurrent": "bahdanau", "transformer": "transformer", "language_model": "language_model"}
+WAYS = {
+    "PyTorch": {},
+    "PyTorch, a thread": {"threads": 1},
+    "PyTorch, compiled": {"compile": 1},
+}
 
 
 class Training(NamedTuple):
@@ -58,9 +64,9 @@ def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
         training = prepare(case, config.optimizer)
         path = write_pairs(tools.folder / f"{name}.npz", training.learner.table, case.vocabulary)
         rates = functools.partial(median_rate, Rounds(training, case).advance, config.seconds)
-        with tools.peers.running(_asked(config, case, path)) as running:
+        with tools.peers.running(peers_of(config, case, path, WAYS)) as running:
             versions = {peer.ask()["version"] for peer in running.values()}  # what is compiled is compiled now
-            others = {name: functools.partial(_rate_of, peer) for name, peer in running.items()}
+            others = {name: functools.partial(rate_of, peer) for name, peer in running.items()}
             rates()
             ours, theirs = in_turn(config.rounds, rates, others)
         yield Row("train", f"{name}: {case.what}", "target tokens/s", ours, theirs, ", ".join(versions))
@@ -126,19 +132,15 @@ def share_of_products(name: str, case: ConfigDict, training: Training, rounds: i
     return Row("train", f"{name}: a step", "s", ours, others)
 
 
-def _asked(config: ConfigDict, case: ConfigDict, path: Path) -> dict[str, Asked]:
-    """PyTorch, eager and compiled, with the sizes of the case."""
+def peers_of(config: ConfigDict, case: ConfigDict, path: Path, ways: Mapping[str, Mapping]) -> dict[str, Asked]:
+    """PyTorch in several ways, flags of its script by name, with the sizes of the case."""
     kwargs, optimizer = case.model.kwargs, config.optimizer
     sizes = {flag: kwargs[field] for flag, field in PEER_SIZES[case.model.name].items()}
     numbers = {"rate": optimizer.dropout, "learning_rate": optimizer.learning_rate, "seconds": config.seconds}
     flags = {"batches": path, "model": PEER_MODELS[case.model.name], "batch": case.batch, **sizes, **numbers}
-    ways = {
-        "PyTorch": {},
-        "PyTorch, a thread": {"threads": 1},
-        "PyTorch, compiled": {"compile": 1},
-    }
     return {name: Asked("torch_train.py", "torch", {**flags, **way}) for name, way in ways.items()}
 
 
-def _rate_of(peer: Any) -> float:
+def rate_of(peer: Any) -> float:
+    """Target tokens a second of one measurement."""
     return peer.ask()["tokens_per_second"]
