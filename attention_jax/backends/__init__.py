@@ -46,9 +46,10 @@ def _of_blocks(make: Callable[..., fused.Kernel]) -> Callable[..., Backend]:
     return build
 
 
-def _sizes(queries: int, keys: int) -> tuple[int, int]:
-    """How many queries and keys a block has. Raises ValueError for what is no number of them."""
-    return naming.whole("queries", queries), naming.whole("keys", keys)
+def _sizes(queries, keys) -> tuple:
+    """How many queries and keys a block has; None stays. Raises ValueError for what is no number of them."""
+    named = {"queries": queries, "keys": keys}
+    return tuple(None if size is None else naming.whole(name, size) for name, size in named.items())
 
 
 BUILDERS: dict[str, Callable[..., Backend]] = {
@@ -62,7 +63,7 @@ BUILDERS: dict[str, Callable[..., Backend]] = {
     "gathered": lambda queries=512, keys=512: Backend(
         functools.partial(context.pooled, context.gathered, blocks=_sizes(queries, keys)), chunked.refusal
     ),
-    "flex": lambda queries=128, keys=128: Backend(
+    "flex": lambda queries=None, keys=None: Backend(
         functools.partial(flex.pooled, blocks=_sizes(queries, keys)), flex.refusal, is_fused=True
     ),
     "cudnn": lambda: _of_kernel(cudnn.CUDNN),

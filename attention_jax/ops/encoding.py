@@ -25,11 +25,13 @@ class PairBias(NamedTuple):
     """A bias for kernels, which have no gathers: elementwise in two positions, with a few numbers of each head.
 
     `numbers` is `[*heads, n]`; `apply(numbers, query_position, key_position)` gets them as n scalars, or as n arrays
-    that broadcast against the positions.
+    that broadcast against the positions. A bias that is `numbers[which(key position − query position)]` says so by
+    `which`, the same between two distances at which it is the same: kernels look it up once for a block of such.
     """
 
     numbers: Float[Array, "*heads n"]
     apply: Callable[[Sequence[Array], Array, Array], Array]
+    which: Callable[[Array], Array] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,7 +56,7 @@ def by_pair(pairs: Callable[[Any, int], PairBias]) -> Encoding:
     """The encoding of a bias that is elementwise in two positions."""
 
     def bias(params, query, query_positions, key_positions):
-        numbers, apply = pairs(params, query.shape[-3])
+        numbers, apply, _ = pairs(params, query.shape[-3])
         positions = query_positions[..., None, :, None], key_positions[..., None, None, :]
         *columns, queries, keys = align_ranks(*jnp.moveaxis(numbers, -1, 0)[..., None, None], *positions)
         return apply(columns, queries, keys)
@@ -104,15 +104,21 @@ def t5(bidirectional: bool | None = None, num_buckets: int = 32, max_distance: i
     def pairs(params, heads):
         del heads
         table, bucket = opened(params)
-        return PairBias(table.T, functools.partial(_t5, bucket))
+        return PairBias(table.T, functools.partial(_t5, bucket), bucket)
 
     return Encoding(init=init, bias=bias, pairs=pairs)
 
 
 def _t5(bucket: Callable, numbers: Sequence[Array], query_position: Array, key_position: Array) -> Array:
-    """The number of the bucket, without a gather: the sum of all, each times whether it is the one."""
-    found = bucket(key_position - query_position)
-    return sum((jnp.where(found == index, number, 0.0) for index, number in enumerate(numbers)), jnp.float32(0))
+    return _looked_up(numbers, bucket(key_position - query_position))
+
+
+def _looked_up(numbers: Sequence[Array], index: Array, bit: int = 1) -> Array:
+    """numbers[index] without a gather: by the bits of the index from `bit` on."""
+    if len(numbers) == 1:
+        return numbers[0]
+    even, odd = (_looked_up(numbers[first::2], index, 2 * bit) for first in (0, 1))
+    return jnp.where((index & bit) == 0, even, odd)
 
 
 def shaw(clip: int = 16) -> Encoding:

@@ -14,8 +14,8 @@ from support import ROOT
 
 from attention_jax import backends
 from attention_jax.backends.flex import walks
-from attention_jax.backends.flex.inputs import Asked, Bias, prepared
-from attention_jax.backends.flex.walks import EMPTY, FULL, PARTIAL
+from attention_jax.backends.flex.inputs import Asked, Bias, bias_of, prepared
+from attention_jax.backends.flex.walks import EMPTY, EVEN, FULL, PARTIAL
 from attention_jax.ops.attention import Relative
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Spec
@@ -167,6 +167,22 @@ def test_blocks_that_are_called_full_or_empty_are(name):
     assert not some[kinds == EMPTY].any()
     if name in EXACT:
         np.testing.assert_array_equal(kinds, np.where(every, FULL, np.where(some, PARTIAL, EMPTY)))
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_a_block_that_is_called_even_has_one_bias(both_ways):
+    record, length, heads = make_encoding(f"t5:bidirectional={both_ways},num_buckets=8,max_distance=12"), 48, 3
+    params, positions = record.init(jax.random.key(5), Spec(8, heads, 4, 32, True)), (jnp.arange(length) * 7 % 80)[None]
+    relative = Relative(record.bias, None, record.mix, params, positions, positions, record.pairs)
+    query, key, value = arrays(length, length)
+    asked = Asked(dot, 1.0, lambda scores: scores, bias_of(query, relative), None, None)
+    kinds = np.asarray(prepared(query, key, value, asked, (2, 3))[1].kinds)[0, 0]
+    bias = np.asarray(record.bias(params, query, positions, positions)).reshape(-1, heads, 24, 2, 16, 3)[0]
+    ((_, table),) = params.items()
+    assert (kinds >= EVEN).sum() > 10
+    for row, column in zip(*np.nonzero(kinds >= EVEN), strict=True):
+        wanted = table[kinds[row, column] - EVEN]
+        np.testing.assert_array_equal(bias[:, row, :, column], np.broadcast_to(wanted[:, None, None], (heads, 2, 3)))
 
 
 def largest(program):

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from attention_jax.backends import chunked
 from attention_jax.backends.flex import kernels
 from attention_jax.backends.flex.inputs import Asked, bias_of, prepared
-from attention_jax.backends.flex.walks import Inputs, Plan
+from attention_jax.backends.flex.walks import Inputs, Lengths, Plan, usual_blocks
 from attention_jax.backends.fused import SCALES
 from attention_jax.backends.record import Call, first_of
 from attention_jax.ops.attention import Attended, Attention
@@ -43,9 +43,9 @@ def pooled(
     key: Float[Array, "*#batch k dk"],
     value: Float[Array, "*#batch k v"],
     attention: Attention,
-    blocks: tuple[int, int],
+    blocks: tuple[int | None, int | None],
 ) -> Attended:
-    """The attention that the record asks for, in blocks of `blocks` = (queries, keys)."""
+    """The attention that the record asks for, in blocks of `blocks` = (queries, keys); None is the usual size."""
     require_batch(key=key, value=value)
     require_same_size(-2, key=key, value=value)
     stream, relative = attention.normalizer.stream, attention.relative
@@ -59,7 +59,9 @@ def pooled(
     bias, query, key = bias_of(query, relative), _times(query, score.w_q), _times(key, score.w_k)
     scale = multiple and multiple(query.shape[-1])
     asked = Asked(score.apply, scale, stream.bend, bias, attention.mask, attention.dropout)
-    plan, inputs = prepared(query, key, value, asked, blocks)
+    usual = usual_blocks(max(query.shape[-1], value.shape[-1]))
+    sizes = Lengths(*(size or least for size, least in zip(blocks, usual, strict=True)))
+    plan, inputs = prepared(query, key, value, asked, sizes)
     require_broadcast("value's batch axes", value.shape[:-2], "weights' batch axes", plan.batch)
     values, total = (array[..., : query.shape[-2], :] for array in _attended(plan, inputs))
     if stream.has_sink:
@@ -88,7 +90,7 @@ def _backward(plan: Plan, kept, given):
     """With weights p and total t: ds_ij = p_ij (⟨do_i, v_j⟩ − ⟨do_i, o_i⟩ + dt_i) (Dao 2023, §2.3)."""
     (inputs, values, total), (gradient, of_total) = kept, given
     less = jnp.sum(gradient.astype(total.dtype) * values.astype(total.dtype), axis=-1, keepdims=True) - of_total
-    rows = jnp.concatenate([jnp.where(jnp.isneginf(total), 0, total), less], axis=-1)
+    rows = jnp.concatenate([jnp.where(jnp.isneginf(total), 0, total) * kernels.LOG2_E, less], axis=-1)
     both = inputs._replace(gradient=gradient, rows=rows)
     of_query, of_numbers = kernels.of_queries(plan, both)
     of_key, of_value = kernels.of_keys(plan, both)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from attention_jax.backends.flex.walks import CUTS, EMPTY, FULL, PARTIAL, Drops, Inputs, Lengths, Plan
+from attention_jax.backends.flex.walks import CUTS, EMPTY, EVEN, FULL, PARTIAL, Drops, Inputs, Lengths, Plan
 from attention_jax.ops.attention import Relative
 from attention_jax.ops.dropout import Dropout, gain, hashed, threshold
 from attention_jax.ops.intervals import Interval, hull, interval
@@ -21,10 +21,14 @@ from attention_jax.ops.masking import Mask, Rule, fitting_rule
 
 
 class Bias(NamedTuple):
-    """A bias for scores: a function of `arrays`, numbers `[..., 1, n]`, and positions `[..., Q, 1]`, `[..., 1, K]`."""
+    """A bias for scores: a function of `arrays`, numbers `[..., 1, n]`, and positions `[..., Q, 1]`, `[..., 1, K]`.
+
+    `which` is as in `PairBias`.
+    """
 
     apply: Callable | None = None
     arrays: tuple[Array, ...] = ()
+    which: Callable[[Array], Array] | None = None
 
 
 class Asked(NamedTuple):
@@ -42,10 +46,10 @@ def bias_of(query: Array, relative: Relative) -> Bias:
     """The bias of an encoding; positions get axes of size 1 where numbers have heads."""
     if relative.pairs is None:
         return Bias()
-    numbers, apply = relative.pairs(relative.params, query.shape[-3] if query.ndim > 2 else 1)
+    numbers, apply, which = relative.pairs(relative.params, query.shape[-3] if query.ndim > 2 else 1)
     heads = tuple(range(-numbers.ndim, -1))
     queries, keys = (jnp.expand_dims(jnp.asarray(at), heads) for at in (relative.queries, relative.keys))
-    return Bias(apply, (numbers[..., None, :], _spread(queries, "query"), _spread(keys, "key")))
+    return Bias(apply, (numbers[..., None, :], _spread(queries, "query"), _spread(keys, "key")), which)
 
 
 def prepared(query: Array, key: Array, value: Array, asked: Asked, blocks: tuple[int, int]) -> tuple[Plan, Inputs]:
@@ -58,31 +62,31 @@ def prepared(query: Array, key: Array, value: Array, asked: Asked, blocks: tuple
     mask = fitting_rule(asked.mask, (*batch, *lengths))
     rules = [_fitted_rule(rule, fit) for rule in (*mask.rules, *_ends(lengths, whole))]
     of_pairs = tuple((rule.allows, rule.reads) for rule in rules)
-    plan = Plan(asked.score, asked.bend, asked.scale, bias.apply, of_pairs, batch, whole, sizes, turned)
+    plan = Plan(asked.score, asked.bend, asked.scale, bias.apply, bias.which, of_pairs, batch, whole, sizes, turned)
     inputs = Inputs(
         query=fit(query, "query"),
         key=fit(key, "features"),
         value=fit(value, "features"),
-        kinds=kinds_of(plan, tuple(rule.arrays for rule in rules)),
+        kinds=None,
         masks=tuple(rule.arrays for rule in rules),
         drops=asked.dropout and _drops(asked.dropout, batch),
     )
     if bias.apply is not None:
         numbers, *positions = map(fit, bias.arrays, ("text", "query", "key"))
         inputs = inputs._replace(numbers=numbers, positions=tuple(positions))
-    return plan, inputs
+    return plan, inputs._replace(kinds=kinds_of(plan, inputs))
 
 
 def turned(plan: Plan, inputs: Inputs) -> tuple[Plan, Inputs]:
     """The same for a walk over queries: its blocks of keys are as long as those of queries are in one over keys."""
     plan = plan._replace(sizes=plan.turned, turned=plan.sizes)
-    return plan, inputs._replace(kinds=kinds_of(plan, inputs.masks))
+    return plan, inputs._replace(kinds=kinds_of(plan, inputs))
 
 
-def kinds_of(plan: Plan, masks: tuple[tuple[Array, ...], ...]) -> Int[Array, "*batch i j"]:
-    """Which blocks are empty, partial, full: of the first no pair may attend, of the last every one may.
+def kinds_of(plan: Plan, inputs: Inputs) -> Int[Array, "*batch i j"]:
+    """Which blocks are empty, partial, full, even: of the first no pair may attend, of full ones every one may.
 
-    What is not sure is called partial. The rules' arrays, `masks`, have the rank of scores and whole blocks.
+    What is not sure is called partial.
     """
     rank, indices = len(plan.batch) + 2, []
     for of, count, size in zip(("query", "key"), plan.counts, plan.sizes, strict=True):
@@ -96,9 +100,14 @@ def kinds_of(plan: Plan, masks: tuple[tuple[Array, ...], ...]) -> Int[Array, "*b
         return found
 
     found = interval(jnp.ones((1,) * rank, bool))
-    for (allows, reads), arrays in zip(plan.rules, masks, strict=True):
+    for (allows, reads), arrays in zip(plan.rules, inputs.masks, strict=True):
         found &= allows(*indices, *map(of_blocks, arrays, reads))
-    kinds = jnp.where(found.low, FULL, jnp.where(found.high, PARTIAL, EMPTY))
+    full: int | Array = FULL
+    if plan.which is not None:
+        queries, keys = map(of_blocks, inputs.positions, ("query", "key"))
+        nearest, farthest = (plan.which(distance) for distance in (keys.low - queries.high, keys.high - queries.low))
+        full = jnp.where(nearest == farthest, EVEN + nearest, FULL)
+    kinds = jnp.where(found.low, full, jnp.where(found.high, PARTIAL, EMPTY))
     return jnp.broadcast_to(kinds, (*kinds.shape[:-2], *plan.counts))
 
 

@@ -10,6 +10,7 @@ their gradient.
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -19,6 +20,8 @@ from jaxtyping import Array, Float, Int
 from attention_jax.backends.flex.inputs import turned
 from attention_jax.backends.flex.walks import Inputs, Place, Plan, Walk, run
 from attention_jax.ops.dropout import is_kept, joined
+
+LOG2_E = math.log2(math.e)  # devices have powers of 2: exp(x) = 2^(x log₂ e)
 
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch q v"], Float[Array, "*batch q 1"]]:
@@ -31,11 +34,11 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch q v"], Flo
 
     def step(place, block, carried):
         peak_before, total, values = carried
-        scores = _scores(plan, block, _product_of(plan, place, block)[0], block.numbers)
+        scores = _scores(plan, place, block, _product_of(plan, place, block)[0], block.numbers or ())
         scores = _masked(plan, place, block, scores.astype(kind))
         peak = jnp.maximum(peak_before, jnp.max(scores, axis=-1, keepdims=True))
         base = jnp.where(peak == -jnp.inf, 0, peak)
-        weights, decay = jnp.exp(scores - base), jnp.exp(peak_before - base)
+        weights, decay = (jnp.exp2(each * LOG2_E - base * LOG2_E) for each in (scores, peak_before))
         total = total * decay + jnp.sum(weights, axis=-1, keepdims=True)
         kept = _dropped(plan, place, block, weights).astype(block.value.dtype)
         return peak, total, values * decay + _product(kept, block.value, (1, 0))
@@ -60,12 +63,13 @@ def of_queries(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch q d"], 
 
     def step(place, block, carried):
         product, of_own = _product_of(plan, place, block)
-        scores, pull = jax.vjp(functools.partial(_scores, plan, block), product, block.numbers)
+        scores, pull = jax.vjp(functools.partial(_scores, plan, place, block), product, block.numbers or ())
         of_weights = _product(block.gradient, block.value, (1, 1))
         of_product, of_numbers = pull(_gradients(plan, place, block, scores, of_weights)[1])
-        return carried[0] + of_own(of_product), carried[1] + _vector(of_numbers, carried[1])
+        return carried[0] + of_own(of_product), carried[1] + _vector(of_numbers, place.number, carried[1])
 
-    of_query, of_numbers = run(plan, Walk("queries", "keys", start, step, lambda carried: carried), inputs)
+    finish = functools.partial(_scaled, plan)
+    of_query, of_numbers = run(plan, Walk("queries", "keys", start, step, finish), inputs)
     return _joined(of_query), jnp.sum(of_numbers, axis=-3)
 
 
@@ -81,14 +85,19 @@ def of_keys(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "*batch k d"], Flo
     def step(place, block, carried):
         block = _turned(block)
         product, of_own = _product_of(plan, place, block)
-        scores, pull = jax.vjp(lambda product: _scores(plan, block, product, block.numbers), product)
+        scores, pull = jax.vjp(lambda product: _scores(plan, place, block, product, block.numbers or ()), product)
         of_weights = _product(block.value, block.gradient, (1, 1))
         kept, of_scores = _gradients(plan, place, block, scores, of_weights)
         of_value = _product(kept.astype(block.gradient.dtype), block.gradient, (1, 0))
         return carried[0] + of_own(pull(of_scores)[0]), carried[1] + of_value
 
-    of_key, of_value = run(plan, Walk("keys", "queries", start, step, lambda carried: carried), inputs)
+    of_key, of_value = run(plan, Walk("keys", "queries", start, step, functools.partial(_scaled, plan)), inputs)
     return _joined(of_key), _joined(of_value)
+
+
+def _scaled(plan: Plan, carried: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The gradient of queries or keys times what `_product_of` leaves out of it, and the other one."""
+    return carried[0] * (1.0 if plan.scale is None else plan.scale), carried[1]
 
 
 def accumulator(inputs: Inputs):
@@ -108,13 +117,13 @@ def _power_of_2(number: int) -> int:
 def _product_of(plan: Plan, place: Place, block: Inputs) -> tuple[Array, Callable[[Array], Array]]:
     """The score of the block, [own, walked], and what its gradient gives the block that is the kernel's own.
 
-    Of a multiple of qᵀk gradients are products in the blocks' dtype, as the score is; of another score JAX finds them,
-    in the dtype of sums.
+    Of a multiple of qᵀk gradients are products in the blocks' dtype, as the score is, without the multiple; of another
+    score JAX finds them, in the dtype of sums.
     """
     is_turned = place.of == "keys"
     own, walked = (block.key, block.query) if is_turned else (block.query, block.key)
     if (scale := plan.scale) is not None:
-        pull = lambda change: _product((change * scale).astype(walked.dtype), walked, (1, 0))  # noqa: E731
+        pull = lambda change: _product(change.astype(walked.dtype), walked, (1, 0))  # noqa: E731
         return _product(own, walked, (1, 1)) * scale, pull
     kind = accumulator(block)
     score = (lambda key, query: plan.score(query, key).T) if is_turned else plan.score
@@ -129,11 +138,11 @@ def _turned(block: Inputs) -> Inputs:
     return block._replace(masks=masks, positions=positions, rows=rows)
 
 
-def _scores(plan: Plan, block: Inputs, product: Array, numbers: Sequence[Array] | None) -> Array:
+def _scores(plan: Plan, place: Place, block: Inputs, product: Array, numbers: Sequence[Array]) -> Array:
     """The scores of a block, before its mask."""
-    if plan.bias is not None:
-        product = product + plan.bias(numbers or (), *block.positions)
-    return plan.bend(product)
+    if plan.bias is None:
+        return plan.bend(product)
+    return plan.bend(product + (plan.bias(numbers, *block.positions) if place.number is None else numbers[0]))
 
 
 def _masked(plan: Plan, place: Place, block: Inputs, scores: Array) -> Array:
@@ -153,7 +162,7 @@ def _masked(plan: Plan, place: Place, block: Inputs, scores: Array) -> Array:
 
 def _gradients(plan: Plan, place: Place, block: Inputs, scores: Array, of_kept: Array) -> tuple[Array, Array]:
     """The weights after dropout, and the gradient of the scores, from that of the weights after dropout."""
-    weights = jnp.exp(_masked(plan, place, block, scores) - block.rows[0])
+    weights = jnp.exp2(_masked(plan, place, block, scores) * LOG2_E - block.rows[0])
     of_weights = _dropped(plan, place, block, of_kept)
     return _dropped(plan, place, block, weights), weights * (of_weights - block.rows[1])
 
@@ -187,8 +196,8 @@ def _product(a: Array, b: Array, contracted: tuple[int, int]) -> Array:
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=kind)
 
 
-def _vector(numbers: Sequence[Array] | None, like: Float[Array, "1 n"]) -> Float[Array, "1 n"]:
-    """Scalars as one vector, which kernels cannot stack."""
-    index = jax.lax.broadcasted_iota(jnp.int32, like.shape, 1)
-    each = (jnp.where(index == at, number, 0) for at, number in enumerate(numbers or ()))
+def _vector(numbers: Sequence[Array], first: Array | None, like: Float[Array, "1 n"]) -> Float[Array, "1 n"]:
+    """Scalars as one vector, which kernels cannot stack: from its beginning, or from `first` on."""
+    index = jax.lax.broadcasted_iota(jnp.int32, like.shape, 1) - (0 if first is None else first)
+    each = (jnp.where(index == at, number, 0) for at, number in enumerate(numbers))
     return sum(each, jnp.zeros_like(like))

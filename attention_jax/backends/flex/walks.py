@@ -12,7 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from attention_jax.backends.record import platform
+
 EMPTY, PARTIAL, FULL = 0, 1, 2  # no pair of a block may attend; some may; all may
+EVEN = 3  # all may, and their bias is one number; from here on a kind is EVEN + its index
+
+NARROW = 64  # features of a head up to which a GPU has smaller blocks, and fewer warps for each
 
 
 class Lengths(NamedTuple):
@@ -22,19 +27,30 @@ class Lengths(NamedTuple):
     keys: int
 
 
+def usual_blocks(features: int) -> Lengths:
+    """The sizes of blocks where none are asked for; on a GPU those that were fastest on an H100.
+
+    `features` are a query's or a value's, whichever are more.
+    """
+    if platform() != "gpu":
+        return Lengths(128, 128)
+    return Lengths(64 if features <= NARROW else 128, 64)
+
+
 class Plan(NamedTuple):
     """What kernels are made of: functions and lengths, and no array.
 
     `score(query, key)` is of blocks, and scale · qᵀk where `scale` is no None; `bend(scores)` is what bends them before
-    the exponential, and `bias(numbers, query positions, key positions)` is added. `rules` are (allows, what each of its
-    arrays is read of). `lengths` are whole blocks; `sizes` are those of a block in a walk over keys, `turned` in one
-    over queries.
+    the exponential, and `bias(numbers, query positions, key positions)` is added: `numbers[which(key − query)]` where
+    `which` is no None. `rules` are (allows, what each of its arrays is read of). `lengths` are whole blocks; `sizes`
+    are those of a block in a walk over keys, `turned` in one over queries.
     """
 
     score: Callable[[Array, Array], Array]
     bend: Callable[[Array], Array]
     scale: float | None
     bias: Callable[..., Array] | None
+    which: Callable[[Array], Array] | None
     rules: tuple[tuple[Callable, tuple[str, ...]], ...]
     batch: tuple[int, ...]
     lengths: Lengths
@@ -101,13 +117,14 @@ def roles_of(plan: Plan, inputs: Inputs) -> Inputs:
 class Place(NamedTuple):
     """Which block of queries and which of keys, and whether all of its pairs may attend; a bool where that is known.
 
-    `of` is the walk's: the rows of a block of pairs.
+    `of` is the walk's: the rows of a block of pairs. `number` is which number the bias of all is, if it is one.
     """
 
     of: str
     queries: Int[Array, ""]
     keys: Int[Array, ""]
     is_full: Any
+    number: Any = None
 
 
 class Walk(NamedTuple):
@@ -150,7 +167,7 @@ def _on_grid(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = Fals
         @pl.when(kind != EMPTY)
         def _():
             block = _loaded(plan, references, lambda role, reference, columns: reference[:, columns])
-            _write(carried, walk.step(Place(walk.of, **at, is_full=kind == FULL), block, _held(carried)))
+            _write(carried, walk.step(Place(walk.of, **at, is_full=kind >= FULL), block, _held(carried)))
 
         @pl.when(at[walk.over] == steps - 1)
         def _():
@@ -175,7 +192,7 @@ def _in_loop(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = Fals
     from jax.experimental.pallas import triton
 
     size = getattr(plan.sizes, walk.over)
-    order, ends = _visits(inputs.kinds, walk)
+    order, ends = _visits(plan, walk, inputs.kinds)
 
     def kernel(references, order, ends, *outputs):
         one = pl.program_id(len(plan.batch))
@@ -183,40 +200,44 @@ def _in_loop(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = Fals
         def visit(is_full, index, carried):
             other = order[one, index]
             here = pl.ds(other * size, size)
+            at = {walk.of: one, walk.over: other}
+            number = references.kinds[at["queries"], at["keys"]] - EVEN if is_full and plan.which else None
 
             def read(role, reference, columns):
                 is_walked = [axis == walk.over for axis in CUTS[role]]
                 return reference[here if is_walked[0] else slice(None), here if is_walked[1] else columns]
 
-            place = Place(walk.of, **{walk.of: one, walk.over: other}, is_full=is_full)
-            return walk.step(place, _loaded(plan, references, read), carried)
+            place = Place(walk.of, **at, is_full=is_full, number=number)
+            return walk.step(place, _loaded(plan, references, read, number), carried)
 
-        carried = jax.lax.fori_loop(0, ends[one, 0], functools.partial(visit, True), walk.start())
-        carried = jax.lax.fori_loop(ends[one, 0], ends[one, 1], functools.partial(visit, False), carried)
+        whole, last = ends[one, 0], ends[one, 1]
+        carried = jax.lax.fori_loop(0, whole, functools.partial(visit, True), walk.start())
+        carried = jax.lax.fori_loop(whole, last, functools.partial(visit, False), carried)
         _write(outputs, walk.finish(carried))
 
     whole = functools.partial(_spec, plan, (walk.of,), None, "text")
+    is_narrow = max(inputs.query.shape[-1], inputs.value.shape[-1]) <= NARROW
     return pl.pallas_call(
         kernel,
         _out_shapes(plan, walk),
         grid=(*plan.batch, getattr(plan.counts, walk.of)),
         in_specs=[_specs(plan, inputs, (walk.of,), None), whole(order), whole(ends)],
         out_specs=_out_specs(plan, walk),
-        compiler_params=triton.CompilerParams(num_warps=GPU["warps"], num_stages=GPU["stages"]),
+        compiler_params=triton.CompilerParams(num_warps=4 if is_narrow else 8, num_stages=2),
         interpret=is_interpreted,
         name=f"flex_{walk.of}",
     )(inputs, order, ends)
 
 
-GPU = {"warps": None, "stages": None}
+def _visits(plan: Plan, walk: Walk, kinds: Array) -> tuple[Int[Array, "*batch n m"], Int[Array, "*batch n 2"]]:
+    """For each block of `of` the blocks of `over`, first those that are quick, and where these and the others end.
 
-
-def _visits(kinds: Array, walk: Walk) -> tuple[Int[Array, "*batch n m"], Int[Array, "*batch n 2"]]:
-    """For each block of `of` the blocks of `over`: first the full ones, then the partial; and where either end."""
+    Quick are full blocks and, where the bias says which number it is, of these the even ones.
+    """
     kinds = kinds if walk.of == "queries" else jnp.swapaxes(kinds, -1, -2)
-    order = jnp.argsort(-kinds, axis=-1, stable=True).astype(jnp.int32)
-    ends = [jnp.sum(kinds >= least, axis=-1, dtype=jnp.int32) for least in (FULL, PARTIAL)]
-    return order, jnp.stack(ends, axis=-1)
+    is_quick, is_read = kinds >= (EVEN if plan.which else FULL), kinds != EMPTY
+    order = jnp.argsort(2 - is_quick.astype(jnp.int32) - is_read, axis=-1, stable=True).astype(jnp.int32)
+    return order, jnp.stack([jnp.sum(each, axis=-1, dtype=jnp.int32) for each in (is_quick, is_read)], axis=-1)
 
 
 def _interpreted(plan: Plan, walk: Walk, inputs: Inputs) -> tuple[Array, ...]:
@@ -230,8 +251,10 @@ WAYS: dict[str, Callable[[Plan, Walk, Inputs], tuple[Array, ...]]] = {
 }
 
 
-def _loaded(plan: Plan, references: Inputs, read: Callable[[str, Any, Any], Array]) -> Inputs:
-    """The blocks of a step, read by `read(role, reference, columns)`."""
+def _loaded(
+    plan: Plan, references: Inputs, read: Callable[[str, Any, Any], Array], number: Array | None = None
+) -> Inputs:
+    """The blocks of a step, read by `read(role, reference, columns)`; of the numbers only the one of this index."""
     roles = roles_of(plan, references)
     plain, of_plain = (record._replace(kinds=None, numbers=None, rows=None) for record in (references, roles))
     block = jax.tree.map(
@@ -240,7 +263,8 @@ def _loaded(plan: Plan, references: Inputs, read: Callable[[str, Any, Any], Arra
         plain,
     )
     if references.numbers is not None:
-        block = block._replace(numbers=tuple(references.numbers[0, n] for n in range(references.numbers.shape[-1])))
+        which = range(references.numbers.shape[-1]) if number is None else (number,)
+        block = block._replace(numbers=tuple(references.numbers[0, n] for n in which))
     if references.rows is not None:
         block = block._replace(rows=tuple(read(roles.rows, references.rows, slice(n, n + 1)) for n in range(2)))
     return block
