@@ -96,7 +96,7 @@ def partial_block_taken_for_a_full_one(monkeypatch):
 
 def kernel_that_forgets_a_number_of_the_bias(monkeypatch):
     vector = kernels._vector
-    monkeypatch.setattr(kernels, "_vector", lambda numbers, like: vector(numbers and numbers[:-1], like))
+    monkeypatch.setattr(kernels, "_vector", lambda numbers, *others: vector(numbers[:-1], *others))
     return PLAIN._replace(backend=FLEX, encoding="kerple_log")
 
 

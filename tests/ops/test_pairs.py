@@ -21,7 +21,7 @@ def test_a_bias_by_pairs_is_the_bias(name, is_causal):
         assert "shaw" in name  # its bias reads the query
         return
     params = encoding.init(jax.random.key(0), spec)
-    numbers, apply = encoding.pairs(params, spec.heads)
+    numbers, apply, which = encoding.pairs(params, spec.heads)
     query = jnp.zeros((1, spec.heads, len(QUERIES), spec.head_size))
     wanted = encoding.bias(params, query, jnp.array(QUERIES)[None], jnp.array(KEYS)[None])[0]
     for head in range(spec.heads):
@@ -29,3 +29,5 @@ def test_a_bias_by_pairs_is_the_bias(name, is_causal):
             for column, key in enumerate(KEYS):
                 found = apply(tuple(numbers[head]), jnp.array(query), jnp.array(key))
                 np.testing.assert_allclose(found, wanted[head, row, column], rtol=1e-5, atol=1e-6)
+                if which:
+                    assert found == numbers[head, which(jnp.array(key - query))]
