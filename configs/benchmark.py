@@ -137,7 +137,7 @@ GPU = {
         "transformer_big": {
             "model": {
                 "name": "transformer",
-                "kwargs": NMT["MODELS"]["transformer_big"]["kwargs"] | {"backend": "auto"},
+                "kwargs": NMT["MODELS"]["transformer_big"]["kwargs"] | {"backend": "cudnn"},
             },
             **ROWS | {"batch": 128, "length": 128},
         },
@@ -146,7 +146,7 @@ GPU = {
                 "name": "language_model",
                 "kwargs": LM["TRANSFORMER"]
                 | {"layers": 24, "width": 1024, "heads": 16, "kv_heads": 16, "feed_forward": 4096}
-                | {"backend": "cudnn", "stacked": True, "remat": "dots_no_batch"},
+                | {"backend": "cudnn"},
             },
             **ROWS | {"batch": 16, "length": 1024},
         },

@@ -1,5 +1,6 @@
 """Losses against float64 loops, as sums with their counts."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,6 +21,30 @@ def test_cross_entropy_is_its_formula_in_nats(smoothing, random):
     sums = cross_entropy(jnp.asarray(logits, jnp.float32), labels, jnp.asarray(weights), smoothing)
     np.testing.assert_allclose(sums.total, expected, rtol=1e-5)
     assert sums.count == weights.sum()
+
+
+def test_the_gradients_are_those_of_the_formula(random):
+    logits, labels = jnp.asarray(random.normal(size=(3, 7)), jnp.float32), random.integers(0, 7, 3)
+    weights = jnp.array([True, False, True])
+
+    def formula(logits, smoothing):
+        target = (1 - smoothing) * jax.nn.one_hot(labels, 7) + smoothing / 7
+        return -jnp.sum(weights[:, None] * target * jax.nn.log_softmax(logits))
+
+    def loss(logits, smoothing):
+        return cross_entropy(logits, labels, weights, smoothing).total
+
+    for order in (jax.grad, jax.hessian):
+        for number in (0, 1):
+            found, wanted = (order(f, number)(logits, 0.1) for f in (loss, formula))
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_word_that_cannot_be_has_no_part_in_the_loss_of_another():
+    logits = jnp.array([0.0, -jnp.inf, 1.0])
+    value, gradient = jax.value_and_grad(lambda logits: cross_entropy(logits, jnp.array(2)).total)(logits)
+    np.testing.assert_allclose(value, np.log(1 + np.exp(-1)), rtol=1e-6)
+    np.testing.assert_allclose(gradient, [1 / (1 + np.e), 0, -1 / (1 + np.e)], rtol=1e-6)
 
 
 def test_parts_of_a_batch_add_up(random):

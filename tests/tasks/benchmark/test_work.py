@@ -86,7 +86,7 @@ def test_training_goes_on_from_round_to_round(config, case):
 
 def test_a_language_models_needed_flops_leave_out_what_no_token_sees(config):
     case = config.gpu.cases["a language model of 350M"]
-    sizes = {"layers": 1, "width": 16, "heads": 2, "kv_heads": 2, "feed_forward": 16, "remat": "none"}
+    sizes = {"layers": 1, "width": 16, "heads": 2, "kv_heads": 2, "feed_forward": 16, "backend": "reference"}
     small = {f"model.kwargs.{name}": size for name, size in sizes.items()}
     case = changed(case, {**small, "vocabulary": 30, "pairs": 4, "batch": 2, "length": 6, "dtype": "float32"})
     per_token = 2 * (4 * 16 * 16 + 2 * 16 * 16 + 16 * 30)
