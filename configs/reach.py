@@ -5,11 +5,13 @@
     python launch.py --config=configs/reach.py:crossed
     python launch.py --config=configs/reach.py:recall
     python launch.py --config=configs/reach.py:small
+    python launch.py --config=configs/reach.py:encodings
     python launch.py --config=configs/reach.py --config.model.positions=alibi --config.data.task=needles --mode=train
 
 It is a sweep unless --mode says otherwise. `core` is encodings by tasks, `crossed` encodings by normalizers by mixers,
 and `recall` mixers by width: what recalls how much of an input, by the bytes that it holds of it; `small` is that for
-inputs of half the length and models of an eighth of the size, with more seeds.
+inputs of half the length and models of an eighth of the size, with more seeds; `encodings` is `core` in such models, but
+for recall.
 """
 
 import runpy
@@ -52,6 +54,10 @@ VARIANTS: dict[str, dict] = {
         "model": {"layers": 2, "heads": 2, "kv_heads": 2, "feed_forward": 64},
         "data": {"length": 16, "shortest": 4, "symbols": 24, "factors": (0.5, 1.0, 2.0, 4.0)},
     },
+    "encodings": {
+        "model": {"width": 32, "heads": 2, "kv_heads": 2, "feed_forward": 64},
+        "data": {"symbols": 24},
+    },
     "smoke": {
         "model": {"layers": 1, **LAYER},
         "train": {"steps": 100, "log_every": 50, "evaluate_every": 100, "checkpoint_every": 100},
@@ -80,6 +86,9 @@ def sweep(variant="core"):
         encodings, normalizers = ("rotary", "alibi", "t5"), ("softmax", "learned_sink", "entmax15")
         mixers = grid("model.mixer", ("attention", "window"))
         return product(grid("model.positions", encodings), grid("model.normalize", normalizers), mixers, seeds(3))
+    if variant == "encodings":
+        tasks = ("needle", "needles", "variable_tracking", "frequent_words")
+        return product(grid("model.positions", ENCODINGS[:5]), grid("data.task", tasks), seeds(4))
     if variant in RECALLING:
         widths, trained = RECALLING[variant]
         turned, others = (

@@ -174,6 +174,11 @@ def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair
     require_usable(config)
     if kind_of(config) not in ("embedded", "tfds") and not config.path:
         raise UserError("config.data.path is not set: give the data file with --config.data.path=PATH.")
+    if config.source == "embedded" and config.path:
+        raise UserError(
+            f"config.data.path={config.path!r}: the embedded sentences are no file. Read yours as the corpus tsv, "
+            "--config=configs/nmt.py:MODEL,tsv, or leave it out."
+        )
     given = {"validation": config.validation_path, "test": config.test_path}
     held_out: set[str] = set()
     for name, path in given.items():

@@ -18,12 +18,14 @@ RESAMPLES = 1_000
 
 
 def paired_t(values: Values, baseline: Values) -> float:
-    """Student's paired t-test over seeds; NaN for one pair, or where all differ by the same."""
+    """Student's paired t-test over seeds; NaN for one pair, or where all differ by the same; 1 where none differs."""
     from scipy import stats
 
     differences = np.asarray(values, np.float64) - np.asarray(baseline)
-    if len(differences) < 2 or np.ptp(differences) <= 1e-12 * np.abs(differences).max():
+    if len(differences) < 2:
         return math.nan
+    if np.ptp(differences) <= 1e-12 * np.abs(differences).max():
+        return math.nan if differences.any() else 1.0
     return float(stats.ttest_1samp(differences, 0).pvalue)
 
 

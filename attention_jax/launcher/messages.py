@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -63,6 +64,10 @@ def _of_system(error: OSError) -> str:
 def unreadable(error: Exception, argv: Sequence[str]) -> str:
     """Why a command line cannot be read, in one line."""
     text = str(error)
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {error.msg}."
+    if (place := _place_in_a_config(error, argv)) and not isinstance(error, ValueError):
+        return f"{place}: {type(error).__name__}: {text}."
     if isinstance(error, (KeyError, AttributeError)):
         nearest = re.search(r'Did you mean "(\w+)" instead of "(\w+)"', text)
         key = nearest[2] if nearest else re.sub(r"\W", "", text)
@@ -71,6 +76,14 @@ def unreadable(error: Exception, argv: Sequence[str]) -> str:
         return f"{flag}: the config has no {key!r}." + (f" Did you mean {own!r}?" if own else "")
     raised = re.findall(r"^\s*[\w.]*Error: (.*)$", text, flags=re.MULTILINE)
     return raised[-1] if raised else text.strip().splitlines()[0]
+
+
+def _place_in_a_config(error: Exception, argv: Sequence[str]) -> str:
+    """The last line of a config file that an error came through, FILE:LINE; "" if it came through none."""
+    files = {os.path.abspath(file) for file, _ in _configs(argv)}
+    passed = traceback.extract_tb(error.__traceback__)
+    places = [f"{frame.filename}:{frame.lineno}" for frame in passed if os.path.abspath(frame.filename) in files]
+    return places[-1] if places else ""
 
 
 def _meant(path: str, argv: Sequence[str]) -> str:
@@ -83,6 +96,10 @@ def _meant(path: str, argv: Sequence[str]) -> str:
 
 def _keys(argv: Sequence[str]) -> list[str]:
     """The keys of the config that a command line names."""
+    return list(flatten(config_files.config(*_configs(argv)[-1]))) if _configs(argv) else []
+
+
+def _configs(argv: Sequence[str]) -> list[tuple[str, str]]:
+    """The config files of a command line, and the variants."""
     named = [arg.removeprefix("--config=") for arg in argv if arg.startswith("--config=")]
-    file, _, variant = named[-1].partition(":") if named else ("", "", "")
-    return list(flatten(config_files.config(file, variant))) if file else []
+    return [(file, variant) for file, _, variant in (text.partition(":") for text in named)]

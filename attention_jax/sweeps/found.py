@@ -49,9 +49,10 @@ def _concluded(
     reported = {one.metric: one.comparison.rows[0].value for one in fresh}
     chosen = {one.metric: one.comparison.rows[index].value for one in answers}
     objective, reporting = answers[0].metric, list(reporting_seeds(sweep.config))
+    won = f"{winner} won{_shared(trials, best)}"
     said = (
         f"A search by {settings.sampler}, {_pruned(settings.pruner)}, {len(trials)} trials in batches of "
-        f"{settings.batch}: {winner} won. With fresh seeds ({', '.join(map(str, reporting))}) its {objective} is "
+        f"{settings.batch}: {won}. With fresh seeds ({', '.join(map(str, reporting))}) its {objective} is "
         f"{_shown(reported.get(objective))}; with those that chose it, {_shown(chosen[objective])}.",
     )
     figure = trials_figure(objective, [t.value for t in trials], settings.batch, sweep.path / "figures" / "trials.png")
@@ -65,6 +66,12 @@ def _concluded(
     }
     table = winner_table(winner, _estimates(reported), _estimates(chosen))
     return Conclusion(result, [figure], [table], said=said, notes=(LUCKY,))
+
+
+def _shared(trials: list[Trial], best: Trial) -> str:
+    """How many others did as well, of which the first tried is the winner."""
+    others = sum(trial.value == best.value for trial in trials) - 1
+    return f", the first of {others + 1} that did as well" if others else ""
 
 
 def _pruned(pruner: str) -> str:

@@ -302,7 +302,7 @@ def _with_best(
             f"config.train.best_by={timetable.best_by!r} is not measured here: choose one of {', '.join(values)}."
         )
     score: Any = np.float32(timetable.height(values[timetable.best_by]))
-    if not score > state.best.score:
+    if not score >= state.best.score or np.isneginf(score):  # of equal ones the latest, which has learned longest
         return state
     keep(averaged_variables(state) if timetable.best_by.startswith(AVERAGED) else state.variables)
     step: Any = np.array(whole(state.step))  # a copy: the next step is given the state, and each buffer of it once

@@ -137,6 +137,10 @@ def test_held_out_files_replace_the_split_and_leave_the_training_pairs(tmp_path)
         ({"source": "web"}, "config.data.source='web': choose one of embedded, tsv, parallel"),
         ({"split": "none"}, "config.data.split='none': choose one of by_source, in_order"),
         ({"path": ""}, "config.data.path is not set"),
+        (
+            {"source": "embedded"},
+            "config.data.path='p': the embedded sentences are no file. Read yours as the corpus tsv",
+        ),
         ({"vocabulary": 4}, "config.data.vocabulary=4: needs more than 4; else every word would be <unk>"),
         (
             {"vocabulary": 0, "tokenizer": "bpe"},

@@ -27,6 +27,7 @@ def test_the_t_test_is_scipys(random):
     assert paired_t(one, other) == pytest.approx(stats.ttest_rel(one, other).pvalue)
     assert math.isnan(paired_t([1.0], [2.0]))
     assert math.isnan(paired_t([1.0, 2.0], [2.0, 3.0]))
+    assert paired_t([1.0, 2.0], [1.0, 2.0]) == 1
 
 
 def test_every_sign_is_tried(random):

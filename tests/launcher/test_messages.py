@@ -3,6 +3,7 @@
 import pytest
 
 from attention_jax.errors import UserError
+from attention_jax.launcher import config_files
 from attention_jax.launcher.messages import guarded, unreadable
 from attention_jax.launcher.modes import outermost
 from attention_jax.runs.config import flatten
@@ -80,3 +81,21 @@ def test_of_a_result_of_many_numbers_the_outermost_are_told():
     assert outermost(few) == few
     assert outermost([*few, *many]) == [*few, *many[:57]]
     assert outermost([*many, *(f"m{n}" for n in range(100))]) == [f"m{n}" for n in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config():\n    return {}[absent]\n", "{file}:2: NameError: name 'absent' is not defined."),
+        ("def get_config():\n    return {}['absent']\n", "{file}:2: KeyError: 'absent'."),
+        ("import absent\n", "{file}:1: ModuleNotFoundError: No module named 'absent'."),
+        ("def get_config(:\n", "{file}:1: invalid syntax."),
+        ("def get_config():\n    raise ValueError('choose a or b')\n", "choose a or b"),
+    ],
+)
+def test_what_is_wrong_in_a_config_file_is_told_with_its_line(text, message, tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(text)
+    with pytest.raises(Exception, match="absent|invalid|choose") as caught:
+        config_files.config(str(file))
+    assert unreadable(caught.value, ["launch.py", f"--config={file}"]) == message.format(file=file)

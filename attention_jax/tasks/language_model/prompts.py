@@ -175,6 +175,7 @@ class _Pace:
             before, compiled = time.perf_counter(), self._generator.compiled()
 
     def __str__(self) -> str:
-        count, seconds = (self._timed, self._seconds) if self._timed else (self._tokens, self._compiling)
-        told = f"{self._tokens:,} tokens, {count / max(seconds, 1e-9):,.0f} a second"
+        told = f"{self._tokens:,} tokens"
+        if self._timed:
+            told += f", {self._timed / max(self._seconds, 1e-9):,.0f} a second"
         return f"{told}; programs were compiled in {self._compiling:.1f} s" if self._compiling else told
