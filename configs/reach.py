@@ -10,8 +10,8 @@
 
 It is a sweep unless --mode says otherwise. `core` is encodings by tasks, `crossed` encodings by normalizers by mixers,
 and `recall` mixers by width: what recalls how much of an input, by the bytes that it holds of it; `small` is that for
-inputs of half the length and models of an eighth of the size, with more seeds; `encodings` is `core` in such models, but
-for recall.
+inputs of half the length and models of an eighth of the size, with more seeds; `encodings` is `core` in such models,
+but for recall.
 """
 
 import runpy
