@@ -9,8 +9,10 @@ import numpy as np
 
 from attention_jax.reports.figures import PALETTE, Figure, new_figure, save
 
+CAPTION = "How cost grows: measured (points), expected (dashed), and the fitted exponents with their 95% intervals."
 COLUMNS = 4
 MANY = 100_000  # sizes from which on their labels would overlap in full
+UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 SPREAD = 2  # room below and above what was measured
 
 
@@ -18,7 +20,7 @@ def growths(found: Sequence[Mapping[str, Any]], path: Path) -> Figure:
     """A panel a growth on logarithmic axes: what was measured, and a line with the expected exponent."""
     from matplotlib.ticker import EngFormatter
 
-    rows, brief = math.ceil(len(found) / COLUMNS), EngFormatter(sep="")  # 10k, 1M
+    rows, brief = math.ceil(len(found) / COLUMNS), EngFormatter(places=0, sep="")  # 10k, 1M
     figure, axes = new_figure(rows, COLUMNS, 3.0, 2.6)
     for axis, growth in zip(axes.flat, found, strict=False):
         sizes, values = (np.array(growth[name], float) for name in ("sizes", "values"))
@@ -28,12 +30,19 @@ def growths(found: Sequence[Mapping[str, Any]], path: Path) -> Figure:
         axis.set_title("\n".join(growth["what"].split(": ")), fontsize=8)
         axis.set_xlabel(growth["of"])
         axis.set_xticks(sizes, [f"{size:,.0f}" if max(sizes) < MANY else brief(size) for size in sizes])
+        axis.set_yticks(ends := sorted({min(values), max(values)}), [_short(end) for end in ends])
         axis.minorticks_off()
-        axis.set_ylim(min(values) / SPREAD, max(values) * SPREAD)
+        axis.set_ylim(min(values) / SPREAD, max(values) * SPREAD**2)  # its text stands above
         axis.grid(alpha=0.3)
         p, low, high = growth["exponent"]
         axis.text(0.05, 0.9, f"{p:.2f} [{low:.2f}, {high:.2f}], expected {growth['expected']}", fontsize=7,
                   transform=axis.transAxes)  # fmt: skip
     for axis in axes.flat[len(found) :]:
         axis.set_visible(False)
-    return save(figure, path, "How cost grows: measured (points) and expected (dashed), with fitted exponents.")
+    return save(figure, path, CAPTION)
+
+
+def _short(value: float) -> str:
+    """A number in three digits: 0.0139, 26.8M."""
+    sign, size = next((unit for unit in UNITS if value >= unit[1]), ("", 1.0))
+    return f"{value / size:.3g}{sign}"

@@ -31,7 +31,7 @@ def measure(config: ConfigDict, tools: Tools) -> Iterator[Row | Growth]:
         memory.append(found[0])
         seconds.append(found[1])
         yield Row("corpora", f"{pairs:,} pairs imported and read, memory of its own", "MB", [found[0]])
-    yield Growth("corpora", "memory of importing and reading", "pairs", [*asked.pairs], memory, 0)
+    yield Growth("corpora", "memory of importing and reading: MB", "pairs", [*asked.pairs], memory, 0)
     yield Growth("corpora", "seconds of importing and reading", "pairs", [*asked.pairs], seconds, 1)
 
 
