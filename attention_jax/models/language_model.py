@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, batch_first, require_gates
+from attention_jax.modules.attention import (
+    NO_EDITS,
+    UNCHANGED,
+    Edits,
+    Heads,
+    batch_first,
+    require_gates,
+    require_layers,
+)
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
@@ -175,6 +183,7 @@ class LanguageModel(Layered, kw_only=True):
         them. Where nothing is read, logits mean nothing. Raises ValueError for `edits` that are more than gates.
         """
         require_gates(edits)
+        require_layers(edits, {KIND: self.layers})
         length, room = tokens.shape[-1], cache.memory.shape[-1]
         index = jnp.minimum(cache.cursor[:, None] + jnp.arange(length)[None], room - 1)
         now = jnp.take_along_axis(cache.memory, index, axis=1)
@@ -211,6 +220,7 @@ class LanguageModel(Layered, kw_only=True):
         edits: Edits = NO_EDITS,
         look: Look = PLAIN,
     ) -> tuple[Array, Any]:
+        require_layers(edits, {KIND: self.layers})
         length = tokens.shape[-1]
         if positions is None:
             self.require_room(length)

@@ -19,6 +19,7 @@ from attention_jax.modules.attention import (
     Heads,
     edited,
     require_gates,
+    require_layers,
 )
 from attention_jax.modules.logits import logits_layer
 from attention_jax.modules.recurrent import RecurrentCell, RecurrentEncoder
@@ -383,6 +384,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
 
 def _by_word(edits: Edits, words: int) -> Edit:
     """The edit of the one layer's one head, with words as the first axis."""
+    require_layers(edits, {KIND: 1})
     edit = jax.tree.map(lambda array: array[0], edits.get(KIND, UNCHANGED))
     of_head = lambda part: None if part is None else jnp.broadcast_to(part, (words, 1))  # noqa: E731
     of_word = lambda part: None if part is None else jnp.moveaxis(part, -2, 0)[..., None, :]  # noqa: E731

@@ -9,7 +9,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.modules.attention import NO_EDITS, UNCHANGED, Edits, Heads, KeyValue, batch_first, require_gates
+from attention_jax.modules.attention import (
+    NO_EDITS,
+    UNCHANGED,
+    Edits,
+    Heads,
+    KeyValue,
+    batch_first,
+    require_gates,
+    require_layers,
+)
 from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
 from attention_jax.modules.families import make_family
 from attention_jax.modules.logits import logits_layer, tied_logits
@@ -184,6 +193,11 @@ class Transformer(Layered, kw_only=True):
         encoding = self._encoding(kind)
         require_room(self._positions(kind), encoding.record, encoding.sizes, length, f"{kind}_positions")
 
+    @property
+    def depths(self) -> dict[str, int]:
+        """How many layers each kind of attention has."""
+        return {"encoder": self.encoder_layers, **dict.fromkeys(READING, self.decoder_layers)}
+
     def __call__(
         self,
         source: Int[Array, "batch s"],
@@ -262,6 +276,7 @@ class Transformer(Layered, kw_only=True):
         text and time which of the texts then was its own. Raises ValueError for `edits` that are more than gates.
         """
         require_gates(edits)
+        require_layers(edits, self.depths)
         texts_BxG = tokens.reshape(len(tokens), -1)
         self.require_texts(texts_BxG.shape[-1])
         of_texts = lambda leaf: leaf.reshape(*texts_BxG.shape, *leaf.shape[tokens.ndim :])  # noqa: E731
@@ -287,6 +302,7 @@ class Transformer(Layered, kw_only=True):
     def _encode(
         self, source: Array, lengths: Array, dropout: Dropout | None, edits: Edits, look: Look = PLAIN
     ) -> tuple[Memory, Any]:
+        require_layers(edits, self.depths)
         valid = jnp.arange(source.shape[-1])[None, :] < lengths[:, None]
         table = self.target_embedding if self.shared == "all" else self.source_embedding
         positions = _in_order(source)
@@ -307,6 +323,7 @@ class Transformer(Layered, kw_only=True):
     def _teach(
         self, memory: Memory, inputs: Array, dropout: Dropout | None, edits: Edits, look: Look = PLAIN
     ) -> tuple[Array, dict[str, Any]]:
+        require_layers(edits, self.depths)
         valid = (inputs != PADDING) & (memory.lengths > 0)[:, None]
         mask, positions = causal_mask(inputs.shape[-1], inputs.shape[-1]), _in_order(inputs)
         reading = Reading(self._masked("decoder", mask, positions), positions)

@@ -172,6 +172,21 @@ Edits = Mapping[str, Edit]  # by kind of attention, with layers as the first axi
 NO_EDITS: Edits = types.MappingProxyType({})
 
 
+def require_layers(edits: Edits, layers: Mapping[str, int]) -> None:
+    """Raise ValueError for a kind of attention that a model does not have, or arrays of another number of layers.
+
+    `layers` says how many layers each kind of the model's attention has.
+    """
+    for kind, edit in edits.items():
+        if kind not in layers:
+            raise ValueError(f"edits[{kind!r}]: this model's kinds of attention are {', '.join(layers)}.")
+        for name, array in edit._asdict().items():
+            if array is not None and (not array.ndim or array.shape[0] != layers[kind]):
+                raise ValueError(
+                    f"edits[{kind!r}].{name} has shape {array.shape}: its first axis is {layers[kind]} layers."
+                )
+
+
 def require_gates(edits: Edits) -> None:
     """Raise ValueError where heads are replaced while a text grows: what replaces them is of one length."""
     for kind, edit in edits.items():

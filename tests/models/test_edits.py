@@ -146,3 +146,19 @@ def test_word_by_word_heads_are_not_replaced(name, part):
     edit = Edit(replaced=jnp.ones((1, 1), bool), **{part: jnp.ones((1, 3, 1, 1, 5))})
     with pytest.raises(ValueError, match=r"edits\['cross'\]: word by word a head can have a gate alone"):
         jax.eval_shape(lambda edit: stepped(module, variables, {"cross": edit}), edit)
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ({"crossed": Edit(jnp.ones((LAYERS, HEADS)))}, r"edits\['crossed'\]: this model's kinds of attention are "),
+        ({"cross": Edit(jnp.ones((3, HEADS)))}, r"edits\['cross'\].gate has shape \(3, 4\): its first axis is [12] "),
+    ],
+)
+@pytest.mark.parametrize("name", ["bahdanau", "transformer_small"])
+def test_edits_that_no_head_reads_are_refused(name, edits, message):
+    module, variables = trained(name, **({} if name == "bahdanau" else {"encoder_layers": LAYERS}))
+    for read in (lambda edits: module.apply(variables, SOURCE, LENGTHS, INPUTS, edits=edits),
+                 lambda edits: stepped(module, variables, edits)):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(read, edits)
