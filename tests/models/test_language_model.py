@@ -191,7 +191,7 @@ def test_a_state_is_as_large_for_any_text_and_only_attention_has_heads_to_edit(m
     assert jax.tree.leaves(short.state) == jax.tree.leaves(long.state)
     assert not jax.tree.leaves(long.history)
     with pytest.raises(ValueError, match=f"mixer='{mixer}': has no attention whose heads could be edited"):
-        module.apply(variables, TOKENS, edits={"decoder": Edit(jnp.ones((1, 2)))})
+        module.apply(variables, TOKENS, edits={"decoder": Edit(jnp.ones((module.layers, 2)))})
 
 
 @pytest.mark.parametrize(("mixer", "most"), [("retention", 2015), ("gated_linear", 16)])
