@@ -110,7 +110,7 @@ def test_a_prompt_from_a_pipe_is_gone_on_with_and_so_is_one_from_a_file(trained,
     assert piped.returncode == 0, piped.err
     assert piped.out.startswith("Document 7:\n")
     assert len("Document 7:\n") < len(piped.out) <= len("Document 7:\n") + 21
-    assert re.search(r"20 tokens, [\d,]+ a second", piped.err)
+    assert re.search(r"20 tokens in [\d.]+ s, compilation included", piped.err)
     (tmp_path / "prompt.txt").write_text("Document 7:\n")
     filed = of_run(launcher, run, "--mode=generate", f"--input={tmp_path / 'prompt.txt'}")
     assert filed.out == piped.out

@@ -175,7 +175,7 @@ class _Pace:
             before, compiled = time.perf_counter(), self._generator.compiled()
 
     def __str__(self) -> str:
-        told = f"{self._tokens:,} tokens"
-        if self._timed:
-            told += f", {self._timed / max(self._seconds, 1e-9):,.0f} a second"
+        if not self._timed:
+            return f"{self._tokens:,} tokens in {self._compiling:.1f} s, compilation included"
+        told = f"{self._tokens:,} tokens, {self._timed / max(self._seconds, 1e-9):,.0f} a second"
         return f"{told}; programs were compiled in {self._compiling:.1f} s" if self._compiling else told
