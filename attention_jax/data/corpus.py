@@ -7,6 +7,7 @@ DATA/SPLIT.bucket_LENGTH.npy        the indices of the pairs that are padded to 
 DATA/SPLIT.pairs.jsonl              the pairs as text; "rest" has the file's pairs that are in no split
 """
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from attention_jax.data.digests import digest_of, require_intact
 from attention_jax.data.sentences import Sentences, open_array
 from attention_jax.data.sources import Pair
 from attention_jax.data.splits import REST, sentence_key
-from attention_jax.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer, split_words
+from attention_jax.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer, plain, split_words
 from attention_jax.errors import UserError
 from attention_jax.files import read_json
 
@@ -115,15 +116,21 @@ def load_references(folder: Path, sentences: Collection[str]) -> list[Reference]
     meta = read_meta(folder)
     names = (*meta["pairs"], REST)
     require_intact(folder, meta, [texts_file(folder, name).name for name in names], _token_files(meta))
-    pairs = (pair for name in names for pair in read_texts(folder, name))
+    longest = [max(sentence.split(), key=len, default="") for sentence in sentences]
+    pairs = (pair for name in names for pair in read_texts(folder, name, longest))
     return _grouped(pair for pair in pairs if sentence_key(pair) in sentences)
 
 
-def read_texts(folder: Path, name: str) -> Iterator[Pair]:
-    """A split's pairs, as text. Raises UserError for a line that is no pair."""
-    path = texts_file(folder, name)
+def read_texts(folder: Path, name: str, having: Collection[str] = ()) -> Iterator[Pair]:
+    """A split's pairs, as text; where words are named, in lower case, at least the pairs that have one of them.
+
+    Raises UserError for a line that is no pair.
+    """
+    path, parts = texts_file(folder, name), [json.dumps(word, ensure_ascii=False)[1:-1] for word in having]
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
+            if parts and not _has_one(line, parts):  # much cheaper than to parse it
+                continue
             try:
                 pair = Pair(*read_json(line))
                 if not all(isinstance(text, str) for text in pair[:3]):
@@ -131,6 +138,11 @@ def read_texts(folder: Path, name: str) -> Iterator[Pair]:
             except (TypeError, ValueError):
                 raise digests.unusable(path, f"damaged: line {number} is no pair of sentences") from None
             yield pair
+
+
+def _has_one(line: bytes, parts: Sequence[str]) -> bool:
+    text = plain(line.decode(errors="replace"))
+    return any(part in text for part in parts)
 
 
 def bucket_file(folder: Path, name: str, length: int) -> Path:

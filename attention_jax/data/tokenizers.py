@@ -34,7 +34,7 @@ class Tokenizer(Protocol):
 
 def split_words(text: str) -> list[str]:
     """The lower-cased words of a text; each of , . ! ? is a word, and a no-break space is a space."""
-    return re.sub(r"(?<=\S)([,.!?])", r" \1", _plain(text)).split()
+    return re.sub(r"(?<=\S)([,.!?])", r" \1", plain(text)).split()
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -87,7 +87,7 @@ def moses_words(language: str) -> Callable[[str], list[str]]:
             "choose 'words'."
         )
     tokenizer = MosesTokenizer(lang=language)
-    return lambda text: tokenizer.tokenize(_plain(text), escape=False)
+    return lambda text: tokenizer.tokenize(plain(text), escape=False)
 
 
 def join_moses_words(language: str) -> Callable[[Sequence[str]], str]:
@@ -230,7 +230,7 @@ class SubwordTokenizer:
 
         Raises UserError for a vocabulary that is too small for the corpus's characters.
         """
-        cut = (text[start : start + LONGEST] for text in map(_plain, texts) for start in range(0, len(text), LONGEST))
+        cut = (text[start : start + LONGEST] for text in map(plain, texts) for start in range(0, len(text), LONGEST))
         kept = sampled(cut, LEARNT_FROM)
         return cls(train_pieces(kept, algorithm, vocabulary, character_coverage=1.0))
 
@@ -242,7 +242,7 @@ class SubwordTokenizer:
         path.write_bytes(self._model)
 
     def encode(self, text: str) -> list[int]:
-        return self._pieces.encode(_plain(text))
+        return self._pieces.encode(plain(text))
 
     def words(self, ids: Iterable[int]) -> list[str]:
         return [self._pieces.id_to_piece(int(index)) for index in ids]
@@ -282,5 +282,6 @@ def until_end(ids: Iterable[int]) -> list[int]:
     return kept
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """The text in lower case, with spaces for no-break spaces."""
     return text.replace("\u202f", " ").replace("\xa0", " ").lower()

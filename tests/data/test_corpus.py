@@ -205,3 +205,11 @@ def test_a_small_file_holds_out_a_share_and_what_holds_out_too_much_is_told(tmp_
 def test_the_embedded_corpus_is_the_published_one(tmp_path):
     meta = load_or_import(tmp_path / "data", DataConfig(**CORPORA["embedded"])).meta
     assert meta["fingerprint"] == "e12903626cfb24a366b4a93092e5790506981e972f12c168dcfd825e809306f9"
+
+
+def test_a_sentence_is_found_whatever_the_case_the_spaces_and_the_marks_of_its_lines(tmp_path):
+    lines = [('Say\u00a0"Hi" !', "x"), ('say "hi"!', "y"), ('SAY "HI"!', "z"), ("say hi!", "w"), ("b\\c", "v")]
+    path = write(tmp_path / "p.txt", [*lines, *((f"a{i}", "u") for i in range(4))])
+    load_or_import(tmp_path / "data", config(path=path))
+    found = load_references(tmp_path / "data", ['say "hi" !', "b\\c", "absent"])
+    assert sorted(sorted(each.targets) for each in found) == [["v"], ["x", "y", "z"]]
