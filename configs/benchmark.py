@@ -131,6 +131,7 @@ SCALING = {
 
 ROWS = {"dtype": "bfloat16", "vocabulary": 32768, "pairs": 256, "steps_per_call": 4}
 GPU = {
+    "parts": ("attention", "training", "members"),
     "product": 8192,  # rows and columns of the product whose rate others are beside
     "dtype": "bfloat16",
     "cases": {

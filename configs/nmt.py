@@ -337,6 +337,12 @@ def search():
     return {"optimizer.learning_rate": log_uniform(3e-4, 3e-2), "optimizer.dropout": uniform(0, 0.5)}
 
 
+def seeds_by_rate(variant):
+    """How much of a learning rate's luck is its seed's: 1,024 cells, which a GPU trains side by side."""
+    del variant
+    return product(grid("optimizer.learning_rate", [round(1e-3 * 2 ** (n / 3), 6) for n in range(16)]), seeds(64))
+
+
 def models(variant):
     """Every model that trains in minutes, on the variant's corpus."""
     return product(variants(variant, [name for name in MODELS if name not in LARGE]), seeds(3))
@@ -383,7 +389,7 @@ TABLE_OVERRIDES: dict[str, dict] = {
     }
 }
 LARGE = ("transformer_base", "transformer_big")
-SWEEPS = {"rates": rates, "models": models, "luong": luong, "multi30k": multi30k}
+SWEEPS = {"rates": rates, "seeds_by_rate": seeds_by_rate, "models": models, "luong": luong, "multi30k": multi30k}
 
 
 def sweep(name="rates", variant="bahdanau,embedded"):

@@ -28,13 +28,17 @@ REPEATS = 10  # calls that are sent before the first is waited for
 
 
 def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
-    """Every row of `config.gpu`, where a GPU computes."""
+    """Every row of `config.gpu.parts`, where a GPU computes."""
     if jax.default_backend() != "gpu":
         tell(f"gpu  left out: JAX computes on a {jax.default_backend()} here")
         return
-    yield from of_attention(config)
-    yield from of_training(config, tools)
-    yield from of_members(config)
+    parts = {
+        "attention": functools.partial(of_attention, config),
+        "training": functools.partial(of_training, config, tools),
+        "members": functools.partial(of_members, config),
+    }
+    for name in config.gpu.parts:
+        yield from parts[name]()
 
 
 def of_training(config: ConfigDict, tools: Tools) -> Iterator[Row]:
