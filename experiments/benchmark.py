@@ -56,9 +56,10 @@ NOTE = (
 
 def check(config: ConfigDict) -> None:
     """Raise UserError for values that cannot be used."""
-    for name in config.parts:
-        if name not in PARTS:
-            raise UserError(f"config.parts: no part {name!r}: choose of {', '.join(PARTS)}.")
+    for key, asked, known in (("parts", config.parts, PARTS), ("gpu.parts", config.gpu.parts, gpu.PARTS)):
+        for name in asked:
+            if name not in known:
+                raise UserError(f"config.{key}: no part {name!r}: choose of {', '.join(known)}.")
     if config.rounds < 1:
         raise UserError(f"config.rounds={config.rounds}: needs 1 or more.")
 

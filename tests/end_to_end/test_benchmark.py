@@ -1,9 +1,14 @@
 """The benchmark as a user starts it, small: its rows, how costs grow, its page, and what is left out."""
 
 import json
+import re
 import sys
 
 import pytest
+
+from attention_jax.errors import UserError
+from attention_jax.launcher import experiments
+from configs import benchmark as configs
 
 SMALL = {
     "rounds": 2,
@@ -47,6 +52,21 @@ def test_rows_are_printed_kept_and_drawn(launcher, tmp_path):
     assert all(row["ratio"][1] <= row["ratio"][0] <= row["ratio"][2] for row in timed)
     assert (tmp_path / "w" / "table.md").read_text() in ended.out
     assert "Measured side by side" in (tmp_path / "w" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("parts", ("training",), "config.parts: no part 'training': choose of train, decode"),
+        ("gpu.parts", ("train",), "config.gpu.parts: no part 'train': choose of attention, training, members"),
+        ("rounds", 0, "config.rounds=0: needs 1 or more"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_its_key(key, value, message):
+    config = configs.get_config()
+    config.update_from_flattened_dict({key: value})
+    with pytest.raises(UserError, match=re.escape(message)):
+        experiments.load("benchmark").check(config)
 
 
 @pytest.mark.slow

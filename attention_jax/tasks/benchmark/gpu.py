@@ -32,13 +32,8 @@ def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
     if jax.default_backend() != "gpu":
         tell(f"gpu  left out: JAX computes on a {jax.default_backend()} here")
         return
-    parts = {
-        "attention": functools.partial(of_attention, config),
-        "training": functools.partial(of_training, config, tools),
-        "members": functools.partial(of_members, config),
-    }
     for name in config.gpu.parts:
-        yield from parts[name]()
+        yield from PARTS[name](config, tools)
 
 
 def of_training(config: ConfigDict, tools: Tools) -> Iterator[Row]:
@@ -80,8 +75,9 @@ def words_of_step(case: ConfigDict, target: np.ndarray) -> float:
     return case.batch * np.count_nonzero(target) / len(target)
 
 
-def of_attention(config: ConfigDict) -> Iterator[Row]:
+def of_attention(config: ConfigDict, tools: Tools) -> Iterator[Row]:
     """Seconds of attention with gradients: each backend beside others at every length and size of heads."""
+    del tools
     asked = config.gpu
     every = list(itertools.product(asked.attention.items(), asked.lengths, asked.sizes))
     pairs, ahead = [_pair(asked, compared, *sizes) for (_, compared), *sizes in every], Rehearsals()
@@ -119,8 +115,9 @@ def _has_room(measure: Callable[[], float]) -> bool:
     return True
 
 
-def of_members(config: ConfigDict) -> Iterator[Row]:
+def of_members(config: ConfigDict, tools: Tools) -> Iterator[Row]:
     """Words a second of many members side by side, beside one alone."""
+    del tools
     case, members = config.train.cases.bahdanau, config.gpu.members
     many, one = (Rounds(prepare(case, config.optimizer, "vmap", count), case) for count in (members, 1))
     ours = lambda: members * median_rate(many.advance, config.seconds)  # noqa: E731
@@ -136,3 +133,10 @@ def _seconds(program: Callable, *arguments: jax.Array) -> float:
     started = time.perf_counter()
     jax.block_until_ready([program(*arguments) for _ in range(REPEATS)])
     return (time.perf_counter() - started) / REPEATS
+
+
+PARTS: dict[str, Callable[[ConfigDict, Tools], Iterator[Row]]] = {
+    "attention": of_attention,
+    "training": of_training,
+    "members": of_members,
+}
