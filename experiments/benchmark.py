@@ -71,14 +71,20 @@ def together(config: ConfigDict, how: str) -> Together:
 
 
 def measure(config: ConfigDict, run: Run) -> dict:
-    """Every row of every part, told as it is found, and how cost grows; the tables are printed."""
+    """Every row of every part, told as it is found, and how cost grows; the tables are printed.
+
+    A part that fails is told of, and the others are measured.
+    """
     tools = Tools(run.subfolder("measured"), Peers(HOME / "experiments" / "_peers", config.peers), LAUNCHER, HOME)
     found: dict[str, list[dict]] = {"rows": [], "growths": []}
     for part in config.parts:
-        for one in PARTS[part](config, tools):
-            kind, cells = ("rows", _cells) if isinstance(one, Row) else ("growths", _cells_of_growth)
-            found[kind].append(one.as_dict())
-            tell("  ".join(filter(None, map(show, cells(found[kind][-1])))))
+        try:
+            for one in PARTS[part](config, tools):
+                kind, cells = ("rows", _cells) if isinstance(one, Row) else ("growths", _cells_of_growth)
+                found[kind].append(one.as_dict())
+                tell("  ".join(filter(None, map(show, cells(found[kind][-1])))))
+        except UserError as error:  # a peer that fails, say: what was measured before it took many minutes
+            tell(f"{part}  the rest left out: {error}")
     text = "\n".join(map(as_markdown, _tables(found)))
     write_whole(run.own / "table.md", text)
     put(text)

@@ -11,9 +11,10 @@ import argparse
 import hydra
 import torch
 from hydra.core.config_store import ConfigStore
-from torch_train import Training, step
+from torch_train import Training
 
 SIZES = {"model": "bahdanau", "width": 32, "layers": 2, "heads": 4, "feed_forward": 64, "batch": 64, "compile": 0}
+WHERE = {"device": "cpu", "dtype": "float32"}
 DEFAULTS = {"batches": "", "steps": 500, "learning_rate": 0.005, "rate": 0.1, "seed": 0}
 JOBLIB = {"defaults": ["_self_", {"override hydra/launcher": "joblib"}], "hydra": {"launcher": {"n_jobs": 2}}}
 ConfigStore.instance().store(name="sweep", node={**JOBLIB, **DEFAULTS})
@@ -24,10 +25,10 @@ def main(config):
     """Train one cell."""
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
-    training = Training(argparse.Namespace(**SIZES, **config))
+    training = Training(argparse.Namespace(**SIZES, **WHERE, **config))
     for _ in range(config.steps):
         rows = training.next_rows()
-        step(training.model, training.forward, training.optimizer, training.source[rows], training.target[rows])
+        training.step(training.source[rows], training.target[rows])
 
 
 if __name__ == "__main__":

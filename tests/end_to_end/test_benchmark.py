@@ -3,12 +3,15 @@
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from attention_jax.errors import UserError
 from attention_jax.launcher import experiments
+from attention_jax.tasks.benchmark.rounds import Row
 from configs import benchmark as configs
+from experiments import benchmark
 
 SMALL = {
     "rounds": 2,
@@ -67,6 +70,19 @@ def test_a_value_that_cannot_be_used_is_refused_by_its_key(key, value, message):
     config.update_from_flattened_dict({key: value})
     with pytest.raises(UserError, match=re.escape(message)):
         experiments.load("benchmark").check(config)
+
+
+def test_a_part_that_fails_takes_no_other_with_it(monkeypatch, tmp_path, capsys):
+    def failing(config, tools):
+        yield Row("train", "first", "s", [1.0], {})
+        raise UserError("torch_train.py: no such model.")
+
+    monkeypatch.setitem(benchmark.PARTS, "train", failing)
+    monkeypatch.setitem(benchmark.PARTS, "decode", lambda config, tools: iter([Row("decode", "second", "s", [2.0], {})]))
+    run = SimpleNamespace(own=tmp_path, subfolder=lambda name: tmp_path / name)
+    found = benchmark.measure(configs.get_config("train,decode"), run)
+    assert [row["what"] for row in found["rows"]] == ["first", "second"]
+    assert "train  the rest left out: torch_train.py: no such model." in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,5 +1,8 @@
 """Peers: scripts in processes of their own, asked once a round, left out where what they need is not installed."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from attention_jax.errors import UserError
@@ -42,3 +45,12 @@ def test_a_peer_that_ends_is_told_with_its_last_line(peers):
 def test_a_python_that_is_not_there_is_refused_by_its_key(tmp_path):
     with pytest.raises(UserError, match="config.peers='/nowhere/python'"):
         Peers(tmp_path, "/nowhere/python").has("json")
+
+
+def test_what_one_script_imports_of_another_is_there():
+    scripts = {path.stem: ast.parse(path.read_text()) for path in Path("experiments/_peers").glob("*.py")}
+    imports = [node for tree in scripts.values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    asked = {(node.module, name.name) for node in imports if node.module in scripts for name in node.names}
+    assert asked
+    for module, name in asked:
+        assert name in {node.name for node in scripts[module].body if hasattr(node, "name")}, (module, name)
