@@ -78,7 +78,9 @@ def test_a_part_that_fails_takes_no_other_with_it(monkeypatch, tmp_path, capsys)
         raise UserError("torch_train.py: no such model.")
 
     monkeypatch.setitem(benchmark.PARTS, "train", failing)
-    monkeypatch.setitem(benchmark.PARTS, "decode", lambda config, tools: iter([Row("decode", "second", "s", [2.0], {})]))
+    monkeypatch.setitem(
+        benchmark.PARTS, "decode", lambda config, tools: iter([Row("decode", "second", "s", [2.0], {})])
+    )
     run = SimpleNamespace(own=tmp_path, subfolder=lambda name: tmp_path / name)
     found = benchmark.measure(configs.get_config("train,decode"), run)
     assert [row["what"] for row in found["rows"]] == ["first", "second"]
