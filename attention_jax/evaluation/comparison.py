@@ -146,6 +146,12 @@ def interval(name: str, values: Sequence[float] | Float[np.ndarray, " n"]) -> In
     return Interval(mean, _known(low), _known(high))
 
 
+def mean_of(name: str, values: Sequence[float | None]) -> float | None:
+    """A metric's mean as `interval` has it; None where there are no values, or one is not known or not finite."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return interval(name, known).mean if known and len(known) == len(values) else None
+
+
 def records(comparison: Comparison) -> list[dict[str, Any]]:
     """The rows in order, as dicts for JSON; what is None is left out."""
     return [_record(comparison.rows[index], comparison.contrast) for index in comparison.order]

@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from attention_jax.evaluation.comparison import Interval, Row, interval
 from attention_jax.evaluation.metrics import metric
 
@@ -41,12 +39,13 @@ def is_grid(factors: Sequence[Factor], settings: int) -> bool:
 def pooled(name: str, rows: Sequence[Row]) -> Interval | None:
     """The mean of a metric over settings with its interval over seeds; None where they have no seed in common.
 
-    x̄ and Student's t of the means over settings of each seed that all of them have. A setting alone has its own.
+    x̄ and Student's t of the means over settings of each seed that all of them have, all on the logarithm where the
+    metric's row says so. A setting alone has its own.
     """
     if len(rows) == 1:
         return rows[0].value
     common = [seed for seed in rows[0].measured.values if all(seed in row.measured.values for row in rows)]
-    means = [float(np.mean([row.measured.values[seed] for row in rows])) for seed in common]
+    means = [interval(name, [row.measured.values[seed] for row in rows]).mean for seed in common]
     return interval(name, means) if means else None
 
 

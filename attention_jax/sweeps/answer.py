@@ -10,6 +10,7 @@ import numpy as np
 from attention_jax.errors import UserError
 from attention_jax.evaluation.comparison import Measured, notes, records
 from attention_jax.evaluation.comparison import compare as compare_settings
+from attention_jax.evaluation.metrics import find, require_comparable
 from attention_jax.evaluation.metrics import metric as metric_of
 from attention_jax.files import read_arrays
 from attention_jax.reports.conclusion import Conclusion, FinishedCell
@@ -52,6 +53,10 @@ UNKNOWN = (
     "such a token hides: figures of settings with different tokenizers do not compare exactly."
 )
 
+HELD_OUT = (
+    "{}: settings that are compared were measured on different held-out data (other sentences, or less of a text): the "
+    "best may be the one with the easier part."
+)
 SAME = "To the last bit the same in every seed and every metric: {}. What they differ in changed nothing: is it read?"
 
 
@@ -118,20 +123,44 @@ def compare(sweep: Sweep) -> list[Answer]:
     """Every setting by every metric asked for, with its mean, interval and tests against the baseline.
 
     The first metric leads: settings are in its order, and the best is chosen by it; where that is of the test split,
-    the same metric of the validation split leads. Raises UserError where no finished cell has a metric, or one does
-    not compare what was trained, and for a baseline or a key of `config.sweep.within` that no cell has.
+    one that is not leads. Raises UserError where no finished cell has a metric, or one does not compare what was
+    trained, and for a baseline or a key of `config.sweep.within` that no cell has.
     """
     names = require_metrics(sweep.config, sweep.experiment, [*sweep.flat.values()])
     found = {name: _answer(sweep, name) for name in names}
     for name, answer in found.items():
         if answer is None:
             raise UserError(f"{sweep.path}: no finished cell has {name!r}: name another with --config.sweep.metric=….")
-    split, _, measure = names[0].partition(".")
-    by = f"validation.{measure}" if split == "test" else names[0]
-    leading = found.get(by) or _answer(sweep, by)
-    every = {by: leading, **found} if leading else found
-    lead, *others = [answer for answer in every.values() if answer is not None]
+    lead = _leading(sweep, names[0]) if names[0].startswith("test.") else found[names[0]]
+    others = [answer for answer in found.values() if answer is not None and answer.metric != lead.metric]
     return [lead, *(_following(lead, answer) for answer in others)]
+
+
+def _leading(sweep: Sweep, name: str) -> Answer:
+    """What settings are ordered and chosen by where a metric of the test split is asked for first.
+
+    It is the same metric of the validation split, or the one that its last part names, as `bleu` of `test.beams.bleu`;
+    where no cell has these, what the experiment compares by. Raises UserError where nothing but the test split compares
+    the settings.
+    """
+    measure = name.removeprefix("test.")
+    own = (sweep.experiment.metric(sweep.config), *sweep.experiment.compared_by)
+    for by in (f"validation.{measure}", f"validation.{measure.rpartition('.')[-1]}", *own):
+        if find(by) and not by.startswith("test.") and _compares(sweep, by) and (answer := _answer(sweep, by)):
+            return answer
+    raise UserError(
+        f"config.sweep.metric={name}: is of the test split, which chooses nothing. Name one of the validation split "
+        "first."
+    )
+
+
+def _compares(sweep: Sweep, name: str) -> bool:
+    """Whether a metric compares the settings of every group."""
+    with contextlib.suppress(UserError):
+        for group in sweep.agreeing(sweep.flat):
+            require_comparable(name, "", [sweep.flat[cell] for cell in group], ())
+        return True
+    return False
 
 
 def _following(lead: Answer, answer: Answer) -> Answer:
@@ -149,7 +178,8 @@ def _answer(sweep: Sweep, name: str) -> Answer | None:
     if not any(one.values for one in measured):
         return None
     compared = compare_settings(name, measured, [one.baseline for one in named])
-    told = (*_of_rungs(sweep, settings), *_of_same(sweep, named), *_of_unknown(sweep, name), *notes(compared))
+    of_data = (*_of_held_out(sweep, name), *_of_unknown(sweep, name))
+    told = (*_of_rungs(sweep, settings), *_of_same(sweep, named), *of_data, *notes(compared))
     return Answer(compared, settings, told)
 
 
@@ -326,6 +356,25 @@ def _measured(member: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     """What was measured of a seed, but not what it cost."""
     found = sorted((key, value) for key, value in flatten(member).items() if isinstance(value, float))
     return tuple((key, value) for key, value in found if key != "seconds" and not key.startswith("cost."))
+
+
+def _of_held_out(sweep: Sweep, name: str) -> list[str]:
+    """A note where settings of a group were measured on different data of a split."""
+    split = name.partition(".")[0]
+    for group in sweep.agreeing(sweep.plan.cells):
+        results = {cell: result for cell in map(sweep.cell, group) if (result := read_result(cell)) is not None}
+        measured = {_held_out(cell, result, split) for cell, result in results.items() if result["status"] not in ENDS}
+        if len(measured) > 1:
+            return [HELD_OUT.format(name)]
+    return []
+
+
+def _held_out(cell: Path, result: Mapping[str, Any], split: str) -> tuple[Any, ...]:
+    """What tells a split from another: how many pairs, or bytes, it has, and a digest of its sentences."""
+    data, key = result.get("data", {}), f"{split}.references"
+    kept = read_arrays(cell / "scores.npz", only=(key,)) if (cell / "scores.npz").exists() else {}
+    counts = data.get("pairs", {}).get(split), data.get("splits", {}).get(split, {}).get("bytes")
+    return *counts, str(kept.get(key, ""))
 
 
 def _of_unknown(sweep: Sweep, name: str) -> list[str]:

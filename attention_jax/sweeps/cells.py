@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -23,6 +24,7 @@ from attention_jax.sweeps.space import Overrides
 VARIANT = "variant"  # the one key of overrides that is not the config's: it chooses the config
 DIGITS = 12
 READ = ("data", "run", "runs")  # sections and keys of a config that name what is read: data, or finished runs
+START = "train.init_from"  # and the run that training starts from
 
 
 class Cell(NamedTuple):
@@ -31,6 +33,7 @@ class Cell(NamedTuple):
     name: str
     overrides: Overrides
     config: dict[str, Any]  # flat
+    data: str = ""  # a digest of what it reads; "": nothing
 
 
 def resolve(
@@ -58,7 +61,7 @@ def resolve(
         changed = {key: value for key, value in config.items() if before[key] != value}
         identity = bases[overrides.get(VARIANT, "")].identity(config, identify)
         named = {key: value for key, value in config.items() if key.partition(".")[0] not in WHERE or key in overrides}
-        cell = Cell(_name(named, identity, version), overrides | changed, config)
+        cell = Cell(_name(named, identity, version), overrides | changed, config, identity and _digest(identity))
         found.setdefault(cell.name, cell)
     return list(found.values())
 
@@ -76,15 +79,25 @@ class _Base:
         return self.flat | {key: self._checked(key, value) for key, value in overrides.items() if key != VARIANT}
 
     def identity(self, config: Mapping[str, Any], identify: Callable[[ConfigDict], str]) -> str:
-        read = {key: value for key, value in config.items() if key.partition(".")[0] in READ}
-        if (known := repr(read)) not in self._identities:
-            self._identities[known] = identify(nested(config))
+        if (known := read_by(config)) not in self._identities:
+            self._identities[known] = identify(nested(config)) + _start_of(config)
         return self._identities[known]
 
     def _checked(self, key: str, value: Any) -> Any:
         if (known := (key, repr(value))) not in self._values:
             self._values[known] = _checked(self._config, self.flat, key, value)
         return self._values[known]
+
+
+def read_by(config: Mapping[str, Any]) -> str:
+    """What a flat config says of what it reads: data, finished runs, the run that training starts from."""
+    return repr(sorted(item for item in config.items() if item[0].partition(".")[0] in READ or item[0] == START))
+
+
+def _start_of(config: Mapping[str, Any]) -> str:
+    """What tells the run that training starts from, as it is now, from what it was; "" where there is none."""
+    result = Path(config[START], "result.json") if config.get(START) else None
+    return _digest(result.read_text(encoding="utf-8")) if result and result.is_file() else ""
 
 
 def index_of(space: Sequence[Overrides], asked: str) -> int:
@@ -135,4 +148,8 @@ def _section(config: ConfigDict, name: str) -> ConfigDict:
 
 def _name(config: Mapping[str, Any], identity: str, code: str) -> str:
     text = json.dumps([sorted(config.items()), identity], default=list)
-    return f"{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}-{code[:DIGITS]}"
+    return f"{_digest(text)}-{code[:DIGITS]}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

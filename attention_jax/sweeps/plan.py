@@ -19,10 +19,11 @@ LOOP, VMAP, AUTO = "loop", "vmap", "auto"
 
 
 class PlannedCell(NamedTuple):
-    """A cell as the plan keeps it: its dynamic values, to be put into its program's config."""
+    """A cell as the plan keeps it: its dynamic values, to be put into its program's config, and what it reads."""
 
     overrides: Overrides
     dynamic: dict[str, Any]
+    data: str = ""  # a digest; "": nothing, or not known
 
 
 class Program(NamedTuple):
@@ -123,7 +124,7 @@ def to_json(plan: Plan) -> str:
 
 
 def _planned(cell: Cell, dynamic: Sequence[str]) -> PlannedCell:
-    return PlannedCell(cell.overrides, {key: cell.config[key] for key in dynamic if key in cell.config})
+    return PlannedCell(cell.overrides, {key: cell.config[key] for key in dynamic if key in cell.config}, cell.data)
 
 
 def _static(config: Mapping[str, Any], dynamic: Sequence[str]) -> dict[str, Any]:

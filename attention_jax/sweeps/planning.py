@@ -22,7 +22,7 @@ from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, 
 from attention_jax.runs.links import refuse_links
 from attention_jax.runs.machine import free_memory
 from attention_jax.runs.training import hyper_of, tell
-from attention_jax.sweeps.cells import Cell, index_of, resolve
+from attention_jax.sweeps.cells import Cell, index_of, read_by, resolve
 from attention_jax.sweeps.engines import ENGINES
 from attention_jax.sweeps.folder import (
     Sweep,
@@ -116,9 +116,11 @@ def _extended(experiment: Experiment, request: Request, resolved: _Resolved, scr
         refuse_other(path, without_settings(stored), without_settings(config))
     if not any((path / "cells").glob("*")):
         plan = None  # nothing was begun
-    if plan is not None and plan.code != code.version:
+    if plan is not None:
         sweep = Sweep(path, experiment, config, plan)
-        plan, cells = only(plan, sweep.is_done), _of_other_code(sweep, cells)
+        _refuse_other_data(sweep, cells)
+        if plan.code != code.version:
+            plan, cells = only(plan, sweep.is_done), _of_other_code(sweep, cells)
 
     def choose(cell, count):
         return _how(experiment, config, nested(cell.config), data_folder(path, scratch, experiment, cell.config), count)
@@ -160,6 +162,17 @@ def describe_plan(sweep: Sweep) -> str:
 def _shown(programs: Sequence[Program]) -> Iterable[Program]:
     """The programs behind a bar: a step of each that has cells left is compiled and timed."""
     return tqdm(programs, "a step of each program", unit="program", dynamic_ncols=True, file=sys.stderr)
+
+
+def _refuse_other_data(sweep: Sweep, cells: Sequence[Cell]) -> None:
+    """Raise UserError where a config reads other data, or starts from another run, than when a cell was planned."""
+    now = {read_by(cell.config): cell.data for cell in cells}
+    for name, planned in sweep.plan.cells.items():
+        if planned.data and now.get(read_by(sweep.flat[name]), planned.data) != planned.data:
+            raise UserError(
+                f"{sweep.path}: the data of its cells, or the run that they start from, have changed since it was "
+                "planned: settings of both do not compare. Choose another --workdir, or put back what was there."
+            )
 
 
 def _of_other_code(sweep: Sweep, cells: Sequence[Cell]) -> list[Cell]:

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from attention_jax import hosts
 from attention_jax.errors import UserError
+from attention_jax.evaluation.comparison import mean_of
 from attention_jax.evaluation.metrics import metric, require_direction
 from attention_jax.runs.config import nested
 from attention_jax.runs.experiment import Experiment, Request, Together
@@ -23,7 +24,7 @@ from attention_jax.sweeps.folder import Sweep, is_search, is_sweep
 from attention_jax.sweeps.planning import make_plan
 from attention_jax.sweeps.sharing import share_work
 from attention_jax.sweeps.space import Choice, Draw, Overrides, Uniform
-from attention_jax.sweeps.study import Study, mean_of, require_known
+from attention_jax.sweeps.study import Study, require_known
 from attention_jax.sweeps.trials import best_of, cells_of, nothing_asked, read_asked, require_ended, tried, write_asked
 from attention_jax.sweeps.working import Rungs, drop_cell
 
@@ -114,7 +115,7 @@ def _prune(study: Study, trials: Mapping[int, Sequence[str]], sweep: Sweep, name
     for number, cells in trials.items():
         if not lines.keys() >= {*cells}:
             continue  # dropped before, or diverged
-        value = mean_of([lines[name][by] for name in cells])
+        value = mean_of(by, [lines[name][by] for name in cells])
         if study.prunes(number, step // every, math.nan if value is None else sign * value):
             for name in cells:
                 if not sweep.is_done(name):

@@ -7,7 +7,7 @@ same again asks for the same.
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attention_jax.errors import UserError, require
@@ -104,9 +104,3 @@ def _distribution(optuna: Any, draw: Draw) -> Any:
     if isinstance(draw, Choice):
         return optuna.distributions.CategoricalDistribution(range(len(draw.values)))
     return optuna.distributions.FloatDistribution(draw.low, draw.high, log=draw.log)
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean over a trial's seeds; None where one of them has no value."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(known) / len(known) if known and len(known) == len(values) else None

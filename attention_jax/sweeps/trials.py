@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.evaluation.comparison import mean_of
 from attention_jax.evaluation.metrics import metric
 from attention_jax.files import read_json
 from attention_jax.runs.config import flatten, tupled
@@ -15,7 +16,7 @@ from attention_jax.runs.folder import write_whole
 from attention_jax.sweeps.answer import members_of
 from attention_jax.sweeps.folder import Sweep, failures, read_result
 from attention_jax.sweeps.space import Choice, Draw, Overrides, Uniform
-from attention_jax.sweeps.study import mean_of, optuna_version
+from attention_jax.sweeps.study import optuna_version
 
 ASKING = ("sampler", "pruner", "batch", "choosing_seeds", "seed")  # keys of config.search that decide what is asked
 
@@ -84,7 +85,10 @@ def tried(sweep: Sweep, trials: Sequence[Overrides], objective: str) -> list[Tri
     seeds = range(sweep.config.search.choosing_seeds)
     found = [Trial(overrides, cells_of(sweep, overrides, seeds), None) for overrides in trials]
     require_ended(sweep, [name for trial in found for name in trial.cells])
-    return [trial._replace(value=mean_of([_value(sweep, name, objective) for name in trial.cells])) for trial in found]
+    return [
+        trial._replace(value=mean_of(objective, [_value(sweep, name, objective) for name in trial.cells]))
+        for trial in found
+    ]
 
 
 def best_of(trials: Sequence[Trial], objective: str) -> Trial:

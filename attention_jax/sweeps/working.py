@@ -14,11 +14,12 @@ from ml_collections import ConfigDict
 
 from attention_jax import hosts, stopping, stores
 from attention_jax.errors import UserError
+from attention_jax.evaluation.comparison import mean_of
 from attention_jax.evaluation.metrics import metric
 from attention_jax.runs.experiment import Together, finished
 from attention_jax.runs.folder import Busy, Run, hold, own_folder, to_json, write_result, write_whole
 from attention_jax.runs.training import Bar, tell
-from attention_jax.sweeps.folder import Sweep, changed_since
+from attention_jax.sweeps.folder import Sweep, changed_since, read_result
 from attention_jax.sweeps.plan import Program
 from attention_jax.sweeps.population import Wave, train_wave
 from attention_jax.training.storage import delete, remove, steps_in
@@ -201,7 +202,8 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
     """Write results of the settings that are dropped at a rung: the worst share of each group (`config.sweep.within`).
 
     All seeds of a setting end together. Every setting that reached the rung is ranked, whatever became of it since, so
-    that a restart drops the same. Raises UserError where nothing was measured there.
+    that a restart drops the same; what an earlier rung dropped has not reached it. Raises UserError where nothing was
+    measured there.
     """
     for name, last in hosts.by_first(lambda: _worst(sweep, names, step)):
         drop_cell(sweep, name, step, last)
@@ -215,7 +217,7 @@ def drop_cell(sweep: Sweep, name: str, step: int, last: Mapping[str, Any]) -> No
 
 def _worst(sweep: Sweep, names: Sequence[str], step: int) -> list[tuple[str, dict[str, Any]]]:
     """The cells that are dropped at a rung and have no result yet, each with the line that it was ranked by."""
-    by = sweep.config.train.best_by
+    by, names = sweep.config.train.best_by, [name for name in names if not _was_dropped(sweep, name, step)]
     lines = {name: [x for x in Run(sweep.cell(name), 0.0).metrics() if x["step"] == step and by in x] for name in names}
     if not any(lines.values()):
         raise UserError(
@@ -235,13 +237,17 @@ def _worst(sweep: Sweep, names: Sequence[str], step: int) -> list[tuple[str, dic
     return [(name, lines[name][-1]) for name in names if name in worst and lines[name] and not sweep.is_done(name)]
 
 
+def _was_dropped(sweep: Sweep, name: str, before: int) -> bool:
+    """Whether a cell was dropped at a rung before a step."""
+    result = read_result(sweep.cell(name)) or {}
+    return result.get("status") == "dropped" and result["step"] < before
+
+
 def _height(sweep: Sweep, setting: Sequence[str], lines: Mapping[str, list[dict[str, Any]]]) -> float:
-    """A setting's rank at a rung: the mean over the seeds that choose, −∞ where one of them diverged or failed."""
+    """How high a setting stands at a rung: by its mean over the seeds that choose; −∞ where one diverged or failed."""
     by, every = sweep.config.train.best_by, sweep.seeds_of(setting)
     reached = {line["seed"]: line[by] for name in setting for line in lines[name]}
-    choosing = sweep.choosers(setting) or every
-    heights = [metric(by).height(reached.get(seed)) for seed in choosing]
-    return sum(heights) / len(heights)
+    return metric(by).height(mean_of(by, [reached.get(seed) for seed in sweep.choosers(setting) or every]))
 
 
 def _together(sweep: Sweep, program: Program) -> Together:

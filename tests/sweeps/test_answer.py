@@ -152,12 +152,11 @@ def test_the_intervals_of_what_rungs_leave_over_cover_as_often_as_they_say_where
         ]
         (sweep.cell(name) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         path.unlink()
-    left = [*sweep.plan.cells]
     for rung in (10, 20):
-        drop_worst(sweep, left, rung)
-        left = [name for name in left if not sweep.is_done(name)]
-    for name in left:
-        results[name].write_text(measured[name])
+        drop_worst(sweep, [*sweep.plan.cells], rung)
+    for name in sweep.plan.cells:
+        if not sweep.is_done(name):
+            results[name].write_text(measured[name])
     (answer,) = compare(sweep)
     whole = [row for row in answer.comparison.rows if row.value is not None]
     assert len(whole) == tasks  # of each task one is left: tasks are not ranked against each other
