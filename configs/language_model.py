@@ -45,7 +45,8 @@ TRANSFORMER = {
 # How a model is drawn and learnt, beside what it computes.
 PARAMETRIZATION = {
     "parametrization": "standard",  # mup: one learning rate for every width
-    "base_width": 128,  # at which mup is standard
+    "base_width": 128,  # at which mup is standard, with so many heads at every width:
+    "base_heads": 4,
 }
 
 MODELS: dict[str, dict] = {

@@ -48,7 +48,8 @@ def get_config(variant="core"):
     chosen = VARIANTS[variant]
     base = chosen["widths"][0]
     config = LANGUAGE_MODEL["get_config"]("cpu,characters")
-    config.model.update(width=base, feed_forward=4 * base, base_width=base, dropout_sites=(), **chosen["model"])
+    config.model.update(width=base, feed_forward=4 * base, dropout_sites=(), **chosen["model"])
+    config.model.update(base_width=base, base_heads=config.model.heads)
     config.data.update(chosen["data"])
     config.optimizer.update(LANGUAGE_MODEL["OPTIMIZER"] | OPTIMIZER)
     config.train.update(log_every=50, **chosen["train"])

@@ -53,7 +53,8 @@ MODEL = {
 # How a model is drawn and learnt, beside what it computes.
 PARAMETRIZATION = {
     "parametrization": "standard",  # mup: one learning rate for every width
-    "base_width": 64,  # at which mup is standard
+    "base_width": 64,  # at which mup is standard, with so many heads at every width:
+    "base_heads": 4,
 }
 
 ALGORITHMIC = {

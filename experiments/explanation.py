@@ -15,6 +15,7 @@ import attention_jax
 from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.files import read_arrays
+from attention_jax.ops.naming import parse
 from attention_jax.reports.explanation import adversary_figure, map_figure, measure_figure, result_tables
 from attention_jax.reports.figures import Figure
 from attention_jax.reports.page import Table
@@ -29,6 +30,8 @@ from attention_jax.tasks.explanation.sample import sample_of
 from attention_jax.tasks.translation.opened import OpenedTranslator
 from attention_jax.training.description import Description
 from attention_jax.training.progress import tell
+
+SIGNED = ("talking", "differential")  # families whose weights may be below 0
 
 
 def check(config: ConfigDict) -> None:
@@ -64,6 +67,9 @@ def opened_of(folder: Path) -> OpenedTranslator:
         raise UserError(f"{folder}: has no attention to a source. Name runs of configs/nmt.py with models that attend.")
     if opened.result is None:
         raise UserError(f"{folder}: not finished. Go on with --mode=train.")
+    kwargs = opened.config.model.kwargs
+    for key in (key for key in kwargs if key.endswith("family") and parse(kwargs[key])[0] in SIGNED):
+        raise UserError(f"{folder}: config.model.kwargs.{key}={kwargs[key]!r} has weights below 0, no distribution.")
     return opened
 
 

@@ -32,11 +32,12 @@ def coverage(weights: Weights) -> float:
 
 
 def entropy(weights: Weights) -> float:
-    """−Σ_s α_s ln α_s in nats, the mean over target words: 0 looks at one word, ln S at all alike.
+    """−Σ_s |α_s| ln |α_s| in nats, the mean over target words: 0 looks at one word, ln S at all alike.
 
     Words that look nowhere are left out.
     """
-    rows = np.concatenate([-np.sum(m * np.log(np.maximum(m, 1e-30)), axis=-1)[m.any(-1)] for m in weights])
+    sizes = [np.abs(matrix[matrix.any(-1)]) for matrix in weights]
+    rows = np.concatenate([-np.sum(size * np.log(np.maximum(size, 1e-30)), axis=-1) for size in sizes])
     return float(np.mean(rows)) if len(rows) else float("nan")
 
 

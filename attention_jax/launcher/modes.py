@@ -17,7 +17,7 @@ from attention_jax.reports.page import show
 from attention_jax.reports.run import estimate, run_page
 from attention_jax.runs.code import Code, changed_since
 from attention_jax.runs.config import flatten
-from attention_jax.runs.experiment import Experiment, Request, Session, as_list, finished, made_by
+from attention_jax.runs.experiment import MADE_BY, Experiment, Request, Session, as_list, finished, made_by
 from attention_jax.runs.folder import (
     Run,
     read_config,
@@ -55,15 +55,15 @@ def train(experiment: Experiment, request: Request) -> None:
             if request.debug_nans:
                 training = config.seeds[len(run.seeds_before) :]  # those that it has are trained
                 together = together._replace(trainer=watched(together.trainer, training))
-            trained = run
+            trained, made = run, _made_now(config, code)
             if run.seeds_before:
                 _tell_other_code(run, config, code)
                 trained = gain_seeds(config, run, together)
+            trained.makers = [made]
             train_run(config, trained, together)
-            result = finished(config, together.finish([config], [trained])[0])
-            result["code"] = {**result["code"], "version": code.version}
-            if run.seeds_before:
-                result |= made_by([run.result() or {}, result])
+            before = [run.result() or {}] if run.seeds_before else []
+            result = finished(config, together.finish([config], [trained])[0], trained.path)
+            result |= made_by([*before, *trained.makers])
             result["seconds"] = round(trained.seconds(), 2)
             if together.trainer is not None:
                 result["goodput"] = goodput(trained.clock.seconds, trained.seconds())
@@ -317,6 +317,12 @@ def _tell_finished(run: Run, code: Code) -> None:
     tell(f"{run.path}: finished before; nothing was run. Its result:")
     if changed := changed_since(as_list((run.result() or {}).get("code", [])), code):
         tell(f"warning: it was made by other code; {changed}. Choose another --workdir to run today's.")
+
+
+def _made_now(config: ConfigDict, code: Code) -> dict:
+    """What this process makes results with: its code, device and versions."""
+    made = {key: value for key, value in finished(config, {}).items() if key in MADE_BY}
+    return made | {"code": {**made["code"], "version": code.version}}
 
 
 def _tell_other_code(run: Run, config: ConfigDict, code: Code) -> None:

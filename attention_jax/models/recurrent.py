@@ -84,7 +84,8 @@ class RecurrentTranslator(nn.Module, kw_only=True):
       word (Bahdanau et al. 2015, A.1.2, A.2.2). "after": the new state h, from which h̃ = tanh(W_c [c; h]) is made
       (Luong et al. 2015, eq. 5). "never": no attention; the context is the encoder's last state (Cho et al. 2014).
     - `output`: what the next word is predicted from. "state"; "deep": a maxout layer over state, context and previous
-      word (Bahdanau et al. 2015, A.2.2); "attentional": h̃, for `attends` "after" alone.
+      word (Bahdanau et al. 2015, A.2.2; there the state is that before the word, here the new one, as Cho et al. 2014
+      have it); "attentional": h̃, for `attends` "after" alone.
     - `input_feeding`: h̃ is read beside the next word (Luong et al. 2015, §3.3).
     - `score`, `normalize`, `backend`: as in `AttentionSpec`. Keys are projected if the score needs queries and keys of
       equal size and they are not.
@@ -267,7 +268,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         """
         require_gates(edits)
         embedded = self.target_embedding(tokens)
-        edit = jax.tree.map(lambda array: array[0], _by_word(edits, 1))
+        edit = jax.tree.map(lambda array: array[0], self._by_word(edits, 1))
         word = Word(self._gates_of(embedded), cache.cursor, edit=edit)
         state, output = self._advance(cache.memory, False)(cache.state, word)
         return self._readout(output, embedded, None), Cache(cache.memory, state, cache.cursor + 1)
@@ -292,7 +293,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
             jnp.broadcast_to(steps[:, None], inputs.T.shape),
             attention_dropout and jax.vmap(lambda t: attention_dropout.fold(t))(steps),
             masks,
-            _by_word(edits, len(steps)),
+            self._by_word(edits, len(steps)),
         )
         _, said = over_time(self._advance(memory, with_weights), self._start(memory), words)
         said = jax.tree.map(lambda array: jnp.swapaxes(array, 0, 1), said)
@@ -377,18 +378,17 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         feed = jnp.zeros((len(memory.lengths), self.hidden), self.dtype) if self.input_feeding else None
         return DecoderState(memory.states, feed)
 
+    def _by_word(self, edits: Edits, words: int) -> Edit:
+        """The edit of the one layer's one head, with words as the first axis."""
+        require_layers(edits, {} if self.attends == "never" else {KIND: 1})
+        edit = jax.tree.map(lambda array: array[0], edits.get(KIND, UNCHANGED))
+        of_head = lambda part: None if part is None else jnp.broadcast_to(part, (words, 1))  # noqa: E731
+        of_word = lambda part: None if part is None else jnp.moveaxis(part, -2, 0)[..., None, :]  # noqa: E731
+        return Edit(of_head(edit.gate), of_head(edit.replaced), of_word(edit.weights), of_word(edit.outputs))
+
     def _gates_of(self, embedded: Float[Array, "... e"]) -> Float[Array, "... gh"]:
         first: CellWeights = self.cells[0].weights()
         return first._replace(w_i=first.w_i[: self.embedding]).project(embedded)
-
-
-def _by_word(edits: Edits, words: int) -> Edit:
-    """The edit of the one layer's one head, with words as the first axis."""
-    require_layers(edits, {KIND: 1})
-    edit = jax.tree.map(lambda array: array[0], edits.get(KIND, UNCHANGED))
-    of_head = lambda part: None if part is None else jnp.broadcast_to(part, (words, 1))  # noqa: E731
-    of_word = lambda part: None if part is None else jnp.moveaxis(part, -2, 0)[..., None, :]  # noqa: E731
-    return Edit(of_head(edit.gate), of_head(edit.replaced), of_word(edit.weights), of_word(edit.outputs))
 
 
 def _replacement(edit: Edit) -> Replacement | None:

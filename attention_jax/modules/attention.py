@@ -179,7 +179,7 @@ def require_layers(edits: Edits, layers: Mapping[str, int]) -> None:
     """
     for kind, edit in edits.items():
         if kind not in layers:
-            raise ValueError(f"edits[{kind!r}]: this model's kinds of attention are {', '.join(layers)}.")
+            raise ValueError(f"edits[{kind!r}]: this model's kinds of attention are {', '.join(layers) or 'none'}.")
         for name, array in edit._asdict().items():
             if array is not None and (not array.ndim or array.shape[0] != layers[kind]):
                 raise ValueError(

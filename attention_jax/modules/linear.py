@@ -81,7 +81,7 @@ def retention(block: int = BLOCK) -> Rule:
 
 
 def gated_linear(block: int = BLOCK) -> Rule:
-    """Every feature of a key forgets at a rate that the token says (Yang et al. 2023, §4.4)."""
+    """Every feature of a key forgets by σ(x W₁ W₂ + b)^(1/16), which the token says (Yang et al. 2023, §4.4)."""
     if whole("block", block) > BLOCK:
         raise ValueError(f"block={block}: needs {BLOCK} or less, where float32 has what a block forgets.")
     return Rule(lambda x: x, block, decays=BY_FEATURE, is_gated=True)
@@ -127,6 +127,8 @@ class StateMixer(nn.Module):
             shapes["rate"] = (self.width, self.kv_heads)
         glorot = nn.initializers.glorot_uniform()
         self.matrices = {name: self.param(name, glorot, shape, self.param_dtype) for name, shape in shapes.items()}
+        if self.rule.decays == BY_FEATURE:
+            self.decay_bias = self.param("decay_bias", nn.initializers.zeros, (kept,), self.param_dtype)
         if not self.rule.divides:
             self.gain = self.param("gain", nn.initializers.ones, (self.size,), self.param_dtype)
 
@@ -165,7 +167,7 @@ class StateMixer(nn.Module):
         return self._made(joined_BxTxD, "out"), held
 
     def _tokens(self, x: Array, valid: Array, positions: Array) -> Tokens:
-        """What the tokens give to the state and ask of it, in float32: `[batch, kv_heads, heads a state, T, …]`."""
+        """What the tokens ask of the state, and give to it in float32: `[batch, kv_heads, heads a state, T, …]`."""
         query, key = (
             self.rule.features(self.encoding.rotate(self._split(self._made(x, name), heads), positions))
             for name, heads in (("query", self.heads), ("key", self.kv_heads))
@@ -190,6 +192,7 @@ class StateMixer(nn.Module):
             decay = jnp.log(retention_decays(self.kv_heads))[None, :, None, None]
         else:
             asked = (self._made(x, "decay_in") @ self.matrices["decay_out"].astype(self.dtype)).astype(jnp.float32)
+            asked += jnp.expand_dims(self.decay_bias.astype(jnp.float32), (0, 1))
             decay = jax.nn.log_sigmoid(self._split(asked, self.kv_heads)) / SLOWNESS
         return jnp.where(is_valid, jnp.maximum(decay, -MOST_DECAY / BLOCK), 0)
 

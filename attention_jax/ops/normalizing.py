@@ -31,7 +31,7 @@ def sigmoid(scores: Scores, mask: Mask | None = None) -> Weights:
 
 
 def sink_softmax(scores: Scores, mask: Mask | None = None, sink: Float[Array, "*#batch 1 1"] | float = 0.0) -> Weights:
-    """exp(a_i) / (exp(s) + Σ_j exp(a_j)): a query can put weight on no key, on a sink (Xiao et al. 2024, eq. 2).
+    """exp(a_i) / (exp(s) + Σ_j exp(a_j)): a query can put weight on no key, on a sink (Xiao et al. 2023, eq. 2).
 
     The sink's score s is a number, or an array `[..., 1, 1]` with one for each head; s = 0 adds 1 to the denominator.
     """

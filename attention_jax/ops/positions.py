@@ -90,7 +90,8 @@ def rotate(
 ) -> Float[Array, "*batch t f"]:
     """Each pair of features (2j, 2j + 1) turned by position · base^(−2j / f) (Su et al. 2021, eq. 34).
 
-    Scores of turned queries and keys depend on i − j alone. Of f features a `fraction` is turned; the others stay.
+    Scores of turned queries and keys depend on i − j alone. A `fraction` of the features is turned, f of them;
+    the others stay.
     `scaling` fits a trained model to texts `factor` times longer:
 
     - "interpolation" divides positions by `factor` (Chen et al. 2023, eq. 4);

@@ -28,7 +28,7 @@ def local_linear(query: Query, key: Key, value: Value, width: Scalar = 1.0, pena
     attention answers for k̄, and the slope carries its answer to q (Hastie et al. 2009, §6.1.1). A large penalty leaves
     attention alone.
     """
-    require_same_size(-1, query=query, key=key)
+    query, key = _about_the_mean(query, key)
     weights_QxK = kernel_weights(query, key, "gaussian", width)
     near_QxD, mean_QxV = pool(weights_QxK, key), pool(weights_QxK, value)
     size, width = key.shape[-1], jnp.asarray(width)
@@ -58,7 +58,7 @@ def kernel_ridge(query: Query, key: Key, value: Value, width: Scalar = 1.0, pena
     of a Gaussian process of covariance K, given values with noise of variance `penalty` (Rasmussen & Williams 2006,
     eq. 2.25).
     """
-    require_same_size(-1, query=query, key=key)
+    query, key = _about_the_mean(query, key)
     among_KxK = _penalised(jnp.exp(gaussian(key, key, width)), penalty)
     return jnp.exp(gaussian(query, key, width)) @ jnp.linalg.solve(among_KxK, value)
 
@@ -83,6 +83,13 @@ def delta_rule(query: Query, key: Key, value: Value, rate: Scalar = 1.0) -> Esti
     require_same_size(-1, query=query, key=key)
     rates = jnp.broadcast_to(jnp.asarray(rate, value.dtype), (*key.shape[:-1], 1))
     return query @ recurrent(Tokens(key, key, value, rate=rates))[1]
+
+
+def _about_the_mean(query: Query, key: Key) -> tuple[Query, Key]:
+    """Both, seen from the keys' mean: where only differences count, squares of large numbers would hide them."""
+    require_same_size(-1, query=query, key=key)
+    mean = jnp.mean(key, axis=-2, keepdims=True)
+    return query - mean, key - mean
 
 
 def _products(left_KxD: Array, right_KxV: Array) -> Array:

@@ -134,7 +134,9 @@ def shaw(clip: int = 16) -> Encoding:
         return jnp.clip(_relative(query_positions, key_positions), -clip, clip) + clip
 
     def bias(params, query, query_positions, key_positions):
-        scores_Qx2k = query @ params["keys"].T.astype(query.dtype) / math.sqrt(query.shape[-1])
+        keys = params["keys"].astype(query.dtype)
+        scores_Qx2k = jnp.einsum("...qd,pd->...qp", query, keys, preferred_element_type=jnp.float32)
+        scores_Qx2k = scores_Qx2k / math.sqrt(query.shape[-1])
         index = rows(query_positions, key_positions)[..., None, :, :]
         shape = jnp.broadcast_shapes(scores_Qx2k.shape[:-1], index.shape[:-1])
         scores_Qx2k = jnp.broadcast_to(scores_Qx2k, (*shape, scores_Qx2k.shape[-1]))

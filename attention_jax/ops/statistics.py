@@ -61,14 +61,15 @@ SUMMARY = Summary()
 class Statistics(NamedTuple):
     """What the weights α of each query say; a query that attends to nothing has zeros.
 
-    - `entropy`: −Σ_j α_j ln α_j, in nats.
+    - `entropy`: −Σ_j |α_j| ln |α_j|, in nats.
     - `distance`: Σ_j α_j |i − j|, in tokens, for a query at position i and keys at positions j.
-    - `first`: Σ α over keys at position 0, where "attention sinks" are (Xiao et al. 2024, §3.1).
+    - `first`: Σ α over keys at position 0, where "attention sinks" are (Xiao et al. 2023, §3.1).
     - `parts`: Σ α over the keys of each part.
     - `top_weights`, `top_keys`: the largest weights, in their order, and the indices of their keys; a weight of 0 has
       the index 0.
 
-    Where a normalizer's weights need not sum to 1, no sum here is divided by theirs.
+    Where a normalizer's weights need not sum to 1, no sum here is divided by theirs. Families that subtract or mix maps
+    have weights below 0; `distance`, `first` and `parts` count them as such.
     """
 
     entropy: Float[Array, "*batch q"]
@@ -143,8 +144,9 @@ def _told(weights: Float[Array, "*batch q k"], rows: Int[Array, " q"], summary: 
     at = rows if summary.query_positions is None else jnp.take(summary.query_positions, rows, axis=-1)
     positions = jnp.arange(weights.shape[-1]) if summary.key_positions is None else summary.key_positions
     between = jnp.abs(jnp.subtract(*align_ranks(at[..., :, None], positions[..., None, :])))
+    size = jnp.abs(weights)
     sums = [
-        jnp.sum(-weights * jnp.log(jnp.where(weights > 0, weights, 1)), axis=-1),  # finite gradients, also at 0
+        jnp.sum(-size * jnp.log(jnp.where(size > 0, size, 1)), axis=-1),  # finite gradients, also at 0
         jnp.sum(jnp.multiply(*align_ranks(weights, between.astype(weights.dtype))), axis=-1),
         *(_mass(weights, is_in) for is_in in (positions == 0, *_parts(summary))),
     ]

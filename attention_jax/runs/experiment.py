@@ -21,6 +21,7 @@ from attention_jax.runs.machine import describe_device
 from attention_jax.runs.provenance import provenance
 from attention_jax.training.description import Description
 from attention_jax.training.loop import Trainer
+from attention_jax.training.saved import best_steps
 from attention_jax.training.state import Variables
 
 # What numbers come from.
@@ -141,9 +142,14 @@ def _checkout(path: Path) -> str:
     return "Use the version that started it; no result.json tells its commit."
 
 
-def finished(config: ConfigDict, metrics: dict) -> dict:
-    """A run's result: its metrics, what they were measured with, and by which code and command."""
+def finished(config: ConfigDict, metrics: dict, trained: Path | None = None) -> dict:
+    """A run's result: its metrics, what they were measured with, and by which code and command.
+
+    Of a run that was trained, in a folder, it has the step of each seed's best variables.
+    """
     known = {"status": "finished", "experiment": config.experiment, "seeds": list(config.seeds)}
+    if trained is not None and any(steps := best_steps(trained)):
+        known["best_steps"] = steps
     return {**known, **metrics, "device": describe_device(), "versions": _versions(), **provenance()}
 
 

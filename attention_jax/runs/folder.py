@@ -53,6 +53,7 @@ class Run:
         self._share = share
         self.profile = self.own / "profile" if profile else None
         self.seeds_before: tuple[int, ...] = ()  # of a finished run that is to gain seeds: those that it has
+        self.makers: list[dict[str, Any]] = []  # code, device and versions of each process that trained it
         self.clock = Clock()
         self._started = started
         self._earlier = 0.0
@@ -74,8 +75,9 @@ class Run:
         return folder
 
     def record(self, step: int) -> dict[str, Any]:
-        """What a checkpoint keeps of the run: its metrics up to a step, and where its time went."""
-        return {"metrics": self.metrics(until=step), "seconds": self.seconds(), "clock": dict(self.clock.seconds)}
+        """What a checkpoint keeps of the run: its metrics up to a step, where its time went, and what trained it."""
+        time_spent = {"seconds": self.seconds(), "clock": dict(self.clock.seconds)}
+        return {"metrics": self.metrics(until=step), **time_spent, "makers": self.makers}
 
     def rewind(self, record: Mapping[str, Any] | None) -> None:
         """Write metrics.jsonl as a checkpoint kept it, None: without a line; the resumed run goes on from there."""
@@ -84,6 +86,7 @@ class Run:
         write_whole(self.own / "metrics.jsonl", "".join(map(_line, self._lines)))
         if record is not None:
             self.clock.go_on(record["clock"])
+            self.makers = [*record.get("makers", ()), *self.makers]  # older checkpoints have none
         self._earlier = max(reached, record["seconds"] if record else 0.0)
         self.clock.add("lost", self._earlier - (record["seconds"] if record else 0.0))
 

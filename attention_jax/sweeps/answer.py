@@ -127,13 +127,13 @@ def compare(sweep: Sweep) -> list[Answer]:
     trained, and for a baseline or a key of `config.sweep.within` that no cell has.
     """
     names = require_metrics(sweep.config, sweep.experiment, [*sweep.flat.values()])
-    found = {name: _answer(sweep, name) for name in names}
-    for name, answer in found.items():
-        if answer is None:
+    found: dict[str, Answer] = {}
+    for name in names:
+        if (answer := _answer(sweep, name)) is None:
             raise UserError(f"{sweep.path}: no finished cell has {name!r}: name another with --config.sweep.metric=….")
+        found[name] = answer
     lead = _leading(sweep, names[0]) if names[0].startswith("test.") else found[names[0]]
-    others = [answer for answer in found.values() if answer is not None and answer.metric != lead.metric]
-    return [lead, *(_following(lead, answer) for answer in others)]
+    return [lead, *(_following(lead, answer) for name, answer in found.items() if name != lead.metric)]
 
 
 def _leading(sweep: Sweep, name: str) -> Answer:

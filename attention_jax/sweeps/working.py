@@ -194,7 +194,7 @@ def _finish(sweep: Sweep, together: Together, cells: Sequence[tuple[ConfigDict, 
             _put_down(sweep, [run.path.name for run in runs], error)
             continue
         for config, run, found in zip(configs, runs, metrics, strict=True):
-            _write_result(run, finished(config, found))
+            _write_result(run, finished(config, found, run.path))
         bar.skip(len(batch) if together.trainer is None else 0)
 
 

@@ -168,7 +168,7 @@ class Checkpoints:
         kept = {steps[-1], *list(filter(self._is_due, steps))[-self._keep_last :]}
         for old in set(steps) - kept:
             remove(self._folder / str(old))
-        needed = [_best_of(self._folder / str(step)) for step in kept]
+        needed = [best_of(self._folder / str(step)) for step in kept]
         for member, folder in enumerate(self._best):
             for step in steps_in(folder):
                 if step <= steps[-1] and all(best is not None and best[member] != step for best in needed):
@@ -207,7 +207,7 @@ def _read_beside(folder: Path) -> Any:
     return found[0]
 
 
-def _best_of(folder: Path) -> list[int] | None:
+def best_of(folder: Path) -> list[int] | None:
     """The steps of the best variables that a checkpoint needs; None where it cannot be read."""
     try:
         return read_beside(folder)["best"]

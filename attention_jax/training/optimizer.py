@@ -136,6 +136,7 @@ def adafactor(hyper: Mapping) -> optax.GradientTransformation:
 
 # In a parameter's path: a table of rows, vectors side by side, or what makes the logits.
 NOT_HIDDEN = ("embedding", "encoding", "position_table", "lambdas", "logits")
+VECTORS = ("lambdas",)  # that stand side by side in one array, and are no matrix
 
 
 def muon(hyper: Mapping) -> optax.GradientTransformation:
@@ -221,8 +222,8 @@ def update(
     """New parameters, new moments, and the norms of gradient (before clipping) and change, and the rate used.
 
     θ ← θ − η_t (d(g · min(1, c / ‖g‖)) + λ θ) (Pascanu et al. 2013, alg. 1; Loshchilov & Hutter 2019, alg. 2), d being
-    the optimizer's direction, times what a parametrization says. Weight decay λ acts on matrices, not on biases and
-    gains.
+    the optimizer's direction, times what a parametrization says. Weight decay λ acts on matrices, not on biases, gains
+    and other vectors.
     """
     moments, exact = _exact(moments, params)
     gradients = _float32(gradients)
@@ -233,7 +234,8 @@ def update(
     rate = SCHEDULES[rule.schedule](step, hyper)
 
     def apply(path, param, change):
-        decay = hyper["weight_decay"] * param if param.ndim - layer_axes(path) > 1 else 0
+        is_matrix = param.ndim - layer_axes(path) > 1 and path[-1].key not in VECTORS
+        decay = hyper["weight_decay"] * param if is_matrix else 0
         if line := line_of(path, rule.lines):
             change = line.rate * change
         return (param - rate * (change + decay)).astype(param.dtype)

@@ -10,8 +10,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from attention_jax.errors import UserError
+from attention_jax.stores import there
 from attention_jax.training.blueprint import Blueprint
-from attention_jax.training.checkpoints import Checkpoints
+from attention_jax.training.checkpoints import Checkpoints, best_of
 from attention_jax.training.loop import is_due
 from attention_jax.training.placement import BY_SIZE, MESH, Placement, make_mesh
 from attention_jax.training.progress import tell
@@ -43,6 +44,12 @@ def best_variables(
             )
         like = _blueprint(config, init, placement).abstract(_mesh(config)).variables
         return [checkpoints.restore_best(member, step, like) for member, step in enumerate(steps)]
+
+
+def best_steps(run: Path) -> list[int]:
+    """The step of each seed's best variables, as the newest checkpoint that can be read has it; none where none can."""
+    known = (best_of(there(run / CHECKPOINTS / str(step))) for step in reversed(steps_in(run / CHECKPOINTS)))
+    return next((best for best in known if best is not None), [])
 
 
 def last_variables(

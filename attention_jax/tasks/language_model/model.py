@@ -7,8 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 from ml_collections import ConfigDict
 
+from attention_jax.backends import AUTO, OR
 from attention_jax.models.language_model import KIND, LanguageModel, mask_of
 from attention_jax.modules.attention import with_backend
+from attention_jax.modules.mixers import attends
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.ops.masking import Mask
@@ -16,7 +18,8 @@ from attention_jax.ops.statistics import Statistics
 from attention_jax.tasks.sections import of_section, tell_once, types_of
 from attention_jax.training.state import Variables
 
-WIDTHS = ("parametrization", "base_width")  # of `config.model`: how it is drawn and learnt, not what it computes
+# Of `config.model`: how it is drawn and learnt, not what it computes.
+WIDTHS = ("parametrization", "base_width", "base_heads")
 POSITIONS = 999  # folded into a step's key to draw positions
 
 
@@ -56,7 +59,16 @@ def build(
     fields = {"vocabulary": vocabulary, **section, **types_of(config)}
     mask = jax.eval_shape(lambda: _mask_of(length, has_segments, is_padded))
     with of_section("config.model"):
+        _require_attending(config.model)
         return LanguageModel.of(**with_backend(fields, length, [mask], tell_once))
+
+
+def _require_attending(section: ConfigDict) -> None:
+    """Raise ValueError for a backend by its name alone where nothing attends."""
+    if not attends(section.mixer) and not {"reference", AUTO} & {*section.backend.split(OR)}:
+        raise ValueError(
+            f"backend={section.backend!r}: mixer={section.mixer!r} has no attention to compute. Set backend={AUTO!r}."
+        )
 
 
 def _mask_of(length: int, has_segments: bool, is_padded: bool) -> Mask | None:

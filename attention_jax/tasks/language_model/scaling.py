@@ -47,6 +47,12 @@ def _require_fitting(config: ConfigDict, model: LanguageModel) -> None:
         raise UserError(f"config.model.base_width={config.model.base_width}: needs 1 or more.")
     for fits, because, fix in (
         (optimizer in ELEMENTWISE, f"is not known for {optimizer}", f"config.optimizer.name={ELEMENTWISE[0]}"),
+        (
+            layer.heads == config.model.base_heads,
+            f"scales scores for heads that widen with the model, and heads={layer.heads} are not "
+            f"base_heads={config.model.base_heads}",
+            f"heads={config.model.base_heads}, or the base_width and base_heads of a narrow model with as many heads",
+        ),
         (layer.score == "scaled_dot", f"is not known for score={layer.score!r}", "score=scaled_dot"),
         (layer.family == PLAIN, f"is not known for family={layer.family!r}", "family=plain"),
         (not layer.qk_norm, "scales scores by the queries' matrix, which qk_norm undoes", "qk_norm=False"),

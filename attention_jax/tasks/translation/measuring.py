@@ -111,9 +111,9 @@ def sentence_scores(split: Split, hypotheses: Sequence[str], config: ConfigDict)
 def _alignment(weights: Sequence[np.ndarray], split: Split) -> dict[str, float]:
     """How attention aligns words, without ends; compared with the true alignments if the corpus has them.
 
-    Weights that do not sum to one, as local attention's, are divided by their sum first.
+    Weights are divided by Σ|α| first, which is 1 but for local attention and families whose weights may be negative.
     """
-    weights = [matrix[:-1] / np.maximum(matrix[:-1].sum(-1, keepdims=True), 1e-30) for matrix in weights]
+    weights = [matrix[:-1] / np.maximum(np.abs(matrix[:-1]).sum(-1, keepdims=True), 1e-30) for matrix in weights]
     numbers = {"monotonicity": monotonicity(weights), "coverage": coverage(weights), "entropy": entropy(weights)}
     alignments = [reference.alignment for reference in split.references if reference.alignment is not None]
     if [len(alignment) for alignment in alignments] == [len(matrix) for matrix in weights]:

@@ -23,13 +23,13 @@ TOKENS = jax.random.randint(jax.random.key(1), (4, 9), 0, 11)
 def config_of(width, name, **changes):
     config = get_config()
     config.model.update(width=width, feed_forward=2 * width, layers=1, heads=2, kv_heads=2, dropout_sites=())
-    config.model.update(parametrization=name, base_width=WIDTHS[0], backend="reference", **changes)
+    config.model.update(parametrization=name, base_width=WIDTHS[0], base_heads=2, backend="reference", **changes)
     config.optimizer.update(name="adam", learning_rate=RATE, schedule="constant", weight_decay=0.0, warmup_steps=0)
     return config
 
 
 def model_of(config):
-    widths = ("parametrization", "base_width")
+    widths = ("parametrization", "base_width", "base_heads")
     return LanguageModel.of(vocabulary=11, **{k: v for k, v in config.model.to_dict().items() if k not in widths})
 
 
@@ -97,6 +97,7 @@ def test_a_stack_of_layers_has_the_lines_of_its_layers(is_tied):
         ({"qk_norm": True}, "qk_norm=False"),
         ({"norm_first": False}, "norm_first=True or is_tied=False"),
         ({"base_width": 0}, "config.model.base_width=0"),
+        ({"heads": 4, "kv_heads": 4}, "heads=4 are not base_heads=2; choose heads=2, or the base_width"),
         ({"parametrization": "nup"}, "choose one of standard, mup"),
     ],
 )
