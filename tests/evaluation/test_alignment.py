@@ -48,6 +48,7 @@ def test_a_word_that_looks_nowhere_is_no_link():
 
 def test_entropy_is_zero_for_one_word_and_the_logarithm_for_all_alike():
     assert entropy([DIAGONAL]) == 0
+    assert entropy([np.array([[-0.25, 0.5, 0.25]])]) == entropy([np.array([[0.25, 0.5, 0.25]])])  # of |α|
     np.testing.assert_allclose(entropy([np.full((3, 5), 0.2)]), np.log(5))
 
 

@@ -32,6 +32,9 @@ def test_settings_are_pooled_over_the_seeds_that_all_have_and_a_setting_alone_ha
     by_hand = np.mean([[own[seed] for own in values] for seed in (0, 1)], axis=1)
     assert pooled("validation.loss", rows) == interval("validation.loss", by_hand)
     assert pooled("validation.loss", rows[:1]) == rows[0].value
+    positive = [Measured(one.setting, "", {seed: value + 1 for seed, value in one.values.items()}) for one in measured]
+    ratios = pooled("validation.perplexity", compare("validation.perplexity", positive, [None] * 3).rows)
+    assert ratios.mean == pytest.approx(np.exp(np.mean(np.log(1 + np.array([[1, 3, 0], [2, 5, 6]])))))
     nothing = compare("validation.loss", [measured[0], Measured("lost", lost=(0,))], [None] * 2).rows
     assert pooled("validation.loss", nothing) is None
 

@@ -162,3 +162,12 @@ def test_edits_that_no_head_reads_are_refused(name, edits, message):
                  lambda edits: stepped(module, variables, edits)):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             jax.eval_shape(read, edits)
+
+
+def test_a_translator_without_attention_has_no_heads_to_edit():
+    module, variables = trained("seq2seq")
+    with pytest.raises(ValueError, match="this model's kinds of attention are none"):
+        jax.eval_shape(
+            lambda edits: module.apply(variables, SOURCE, LENGTHS, INPUTS, edits=edits),
+            {"cross": Edit(jnp.ones((1, 1)))},
+        )

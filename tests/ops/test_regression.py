@@ -150,3 +150,10 @@ def test_queries_and_keys_of_other_sizes_are_refused(name):
     estimate, _, numbers = CASES[name]
     with pytest.raises(ValueError, match=r"need the same size along axis -1: 2 is not 3"):
         estimate(jnp.ones((1, 2)), jnp.ones((4, 3)), jnp.ones((4, 1)), *numbers)
+
+
+@pytest.mark.parametrize("estimate", [local_linear, kernel_ridge])
+def test_where_differences_alone_count_no_shift_of_keys_and_queries_changes_an_estimate(estimate, random):
+    query, key, value = triple(random)
+    near = estimate(query, key, value, 0.8, 0.1)
+    np.testing.assert_allclose(estimate(query + 1024, key + 1024, value, 0.8, 0.1), near, atol=5e-3)

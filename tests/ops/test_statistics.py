@@ -47,7 +47,7 @@ def summed(weights, summary):
     found["top_weights"] = np.zeros((*shape, min(summary.top, weights.shape[-1])))
     for index in np.ndindex(shape):
         row, text = np.asarray(weights[index], np.float64), min(index[0], len(queries) - 1)
-        found["entropy"][index] = -sum(w * math.log(w) for w in row if w > 0)
+        found["entropy"][index] = -sum(abs(w) * math.log(abs(w)) for w in row if w)
         for weight, key in zip(row, keys[text], strict=True):
             found["distance"][index] += weight * abs(queries[text, index[-1]] - key)
             found["first"][index] += weight * (key == 0)

@@ -64,6 +64,32 @@ def test_test_figures_come_after_the_validation_figures_that_choose(tmp_path):
     assert "chosen by it" not in " ".join(notes_of([lead]))
 
 
+def test_no_metric_of_the_test_split_chooses_the_best(tmp_path):
+    sweep = sweep_of(tmp_path, {1.0: {0: 30.0, 1: 31.0}, 0.5: {0: 20.0, 1: 21.0}}, metric="test.beams.bleu")
+    with pytest.raises(UserError, match="is of the test split, which chooses nothing"):
+        compare(sweep)
+    measured = {"loss": lambda bleu: bleu / 10, "bleu": lambda bleu: 50 - bleu}  # both say the opposite
+    for name, of in measured.items():
+        for cell in sweep.plan.cells:
+            path = sweep.cell(cell) / "result.json"
+            result = json.loads(path.read_text())
+            known = result.get("validation", {}) | {name: of(result["test"]["beams.bleu"])}
+            path.write_text(json.dumps(result | {"validation": known}))
+        lead, test = compare(sweep)
+        assert (lead.metric, test.metric) == (f"validation.{name}", "test.beams.bleu")
+        assert lead.comparison.best == test.comparison.best == {1}
+
+
+def test_settings_that_were_measured_on_different_data_are_told(tmp_path):
+    sweep = sweep_of(tmp_path, {1.0: {0: 0.1, 1: 0.2}, 0.5: {0: 0.4, 1: 0.5}})
+    for counts in ((9, 9), (9, 7)):
+        for cell, count in zip(sweep.plan.cells, np.repeat(counts, 2).tolist(), strict=True):
+            path = sweep.cell(cell) / "result.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"data": {"pairs": {"validation": count}}}))
+        told = [note for note in notes_of(compare(sweep)) if "measured on different held-out data" in note]
+        assert len(told) == (counts == (9, 7))
+
+
 def test_of_several_metrics_the_first_leads_and_all_are_in_its_order(tmp_path):
     values = {1.0: {0: 0.1, 1: 0.2}, 0.5: {0: 0.4, 1: 0.5}}
     sweep = sweep_of(tmp_path, values)

@@ -58,6 +58,20 @@ def test_a_name_is_of_config_data_and_code_and_of_nothing_else():
     assert "sweep" not in without_settings(configure(""))
 
 
+def test_a_cell_that_starts_from_another_run_is_named_by_what_that_run_came_to(tmp_path):
+    def configured(variant):
+        config = ConfigDict(BASE | {"train": {"init_from": str(tmp_path)}})
+        return config.lock()
+
+    def named(result):
+        (tmp_path / "result.json").write_text(result)
+        return resolve([{}], configured, lambda config: "data", lambda: "c" * 12)[0]
+
+    assert named("{}") == named("{}")
+    assert named("{}").name != named('{"steps": 2}').name
+    assert named("{}").data != named('{"steps": 2}').data
+
+
 def test_every_finished_run_that_cells_read_is_identified():
     asked, base = [], ConfigDict(BASE | {"run": "runs/a"})
     space = [{"run": run, "seeds": (seed,)} for run in ("runs/a", "runs/b") for seed in (0, 1)]

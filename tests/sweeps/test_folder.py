@@ -4,8 +4,9 @@ import dataclasses
 import json
 
 import pytest
-from sweeper import sweep_of
+from sweeper import Sweeper, sweep_of
 
+from attention_jax.errors import UserError
 from attention_jax.launcher import experiments
 from attention_jax.sweeps.folder import stored_config
 
@@ -28,3 +29,16 @@ def test_a_program_takes_the_steps_of_its_config_or_what_the_experiment_says_and
         sweep.steps(untrained)
     for name in ("kernel_regression", "sequence_layers"):
         assert dataclasses.replace(sweep, experiment=experiments.load(name)).steps(untrained) == 1
+
+
+def test_a_sweep_whose_data_have_changed_is_refused_and_goes_on_once_they_are_back(tmp_path):
+    sweeper = Sweeper(tmp_path)
+    before, rates = sweeper.pairs.read_text(), [{"optimizer.learning_rate": 1e-3, "seeds": (0,)}]
+    (name,) = sweeper.plan(rates).plan.cells
+    (tmp_path / "sweep" / "cells" / name).mkdir(parents=True)  # begun
+    sweeper.pairs.write_text(before + "Go.\tVa !\n")
+    for seed in (0, 1):
+        with pytest.raises(UserError, match="the data of its cells, or the run that they start from, have changed"):
+            sweeper.plan([{**rates[0], "seeds": (seed,)}])
+    sweeper.pairs.write_text(before)
+    assert name in sweeper.plan([*rates, {**rates[0], "seeds": (1,)}]).plan.cells

@@ -306,13 +306,14 @@ def test_muon_leaves_what_encodings_learn_to_adam_on_both_sides_of_the_text(name
 
 
 def test_clipping_and_weight_decay_follow_their_formula():
-    params = {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}
-    gradients = {"w": jnp.full((3, 1), 3.0), "b": jnp.full(1, 3.0)}
+    params = {"w": jnp.ones((3, 1)), "b": jnp.ones(1), "lambdas": jnp.ones((4, 2))}
+    gradients = {"w": jnp.full((3, 1), 3.0), "b": jnp.full(1, 3.0), "lambdas": jnp.zeros((4, 2))}
     numbers = traced({**numbers_of("adam", learning_rate=0.05), "clip_norm": 1.0})
     new, _, seen = update(gradients, new_moments(params, "adam"), params, jnp.int32(0), numbers, ADAM)
     assert float(seen["gradient_norm"]) == pytest.approx(6)
     np.testing.assert_allclose(new["b"], 1 - 0.05, rtol=1e-4)  # Adam's first step is the sign
     np.testing.assert_allclose(new["w"], 1 - 0.05 * 1.1, rtol=1e-4)  # and a matrix decays
+    np.testing.assert_array_equal(new["lambdas"], 1)  # but no vectors that stand side by side
 
 
 def stepped(params, steps, rate, gradient=1.0):

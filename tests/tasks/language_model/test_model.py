@@ -9,6 +9,7 @@ import pytest
 from support import drawn
 
 from attention_jax.data.algorithmic import example, size
+from attention_jax.errors import UserError
 from attention_jax.ops.dropout import Dropout
 from attention_jax.tasks.language_model.algorithmic import _as_texts
 from attention_jax.tasks.language_model.model import init, loss
@@ -54,3 +55,13 @@ def test_a_batch_norm_learns_the_moments_of_each_text_alone():
     first = changed["batch_stats"]["layer_0"]["residuals_0"]["norm"]
     np.testing.assert_allclose(first["mean"], 0.01 * read.mean(0), rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(first["variance"], 0.99 + 0.01 * read.var(0), rtol=1e-4)
+
+
+def test_a_backend_by_its_name_is_refused_where_nothing_attends():
+    config = get_config("smoke")
+    config.model.update(mixer="gru", positions="none", backend="chunked")
+    said = "config.model.backend='chunked': mixer='gru' has no attention to compute. Set backend='auto'"
+    with pytest.raises(UserError, match=said):
+        Session(config, None, OPENERS).model  # noqa: B018
+    config.model.backend = "chunked/auto"
+    assert Session(config, None, OPENERS).model.layer.mixer == "gru"
