@@ -26,6 +26,9 @@ def test_a_run_leaves_everything_that_a_reader_needs(finished):
     assert result["validation"]["bleu"] >= 0
     assert "tok:13a" in result["validation"]["bleu_signature"]
     assert result["seconds"] > 0
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["validation.loss"] for line in lines if "validation.loss" in line}
+    assert losses[result["best_steps"][0]] == min(losses.values()) == pytest.approx(result["validation"]["loss"])
     assert result["cost"]["parameters"] > 1000
     assert result["cost"]["flops"] > 1e6
     assert {"python", "jax", "flax"} <= set(result["versions"])

@@ -138,6 +138,16 @@ def kept_of(run, step):
     return {"metrics": run.metrics(until=step), "seconds": 1.0, "clock": {"steps": 0.5}}
 
 
+def test_a_run_that_is_gone_on_with_knows_every_process_that_trained_it(tmp_path):
+    with open_once(tmp_path / "run") as run:
+        run.makers = [{"device": "an abacus"}]
+        kept = run.record(0)
+    with open_once(tmp_path / "run") as run:
+        run.makers = [{"device": "a slide rule"}]
+        run.rewind(kept)
+        assert run.makers == [{"device": "an abacus"}, {"device": "a slide rule"}]
+
+
 def test_rewinding_drops_later_metrics_and_a_line_cut_short(tmp_path):
     with open_once(tmp_path / "w") as run:
         for step in (1, 2, 3):
