@@ -22,7 +22,6 @@ from attention_jax.data.text_tokenizers import (
     TextTokenizer,
     dtype_of,
     learn_text_tokenizer,
-    load_text_tokenizer,
 )
 from attention_jax.data.tokenizers import EOS, UNK
 from attention_jax.errors import UserError
@@ -31,13 +30,12 @@ ENCODED_AT_ONCE = 2**20  # characters that a writer holds
 PATIENCE = 3  # seconds before an import shows its progress
 
 
-def load_text(folder: Path, config: TextConfig, tokenizer_of: Path | None = None) -> Text:
+def load_text(folder: Path, config: TextConfig) -> Text:
     """The text in `folder`, imported first if it is not there, wholly or not at all.
 
-    `tokenizer_of` is the folder of another text, whose tokenizer is used instead of a new one. Raises UserError for bad
-    input, naming the file and line or byte, or the config's key.
+    Raises UserError for bad input, naming the file and line or byte, or the config's key.
     """
-    return open_text(import_once(folder, functools.partial(_import, config=config, tokenizer_of=tokenizer_of)))
+    return open_text(import_once(folder, functools.partial(_import, config=config)))
 
 
 def read_split(folder: Path, config: TextConfig, text: Text) -> TextSplit:
@@ -92,9 +90,9 @@ def _require_generated(config: TextConfig) -> None:
             raise UserError(f"config.data.{name}_path={given!r}: requires config.data.path, the folder that it is in.")
 
 
-def _import(folder: Path, config: TextConfig, tokenizer_of: Path | None) -> None:
+def _import(folder: Path, config: TextConfig) -> None:
     require_usable(config)
-    tokenizer = _given_tokenizer(tokenizer_of, config) if tokenizer_of else _learnt_tokenizer(config)
+    tokenizer = _learnt_tokenizer(config)
     (folder / VOCABULARY).write_bytes(tokenizer.content)
     names = [name for name in SPLITS if getattr(config, f"{name}_path") or name == "train" or shares_of(config)[name]]
     has_ends = has_documents(config)
@@ -117,17 +115,6 @@ def _learnt_tokenizer(config: TextConfig) -> TextTokenizer:
     """A tokenizer that is learnt from the training split alone."""
     chunks = (chunk for name, chunk in _shown(divided_text(config), "read") if name == "train")
     return learn_text_tokenizer(config.tokenizer, chunks, config.vocabulary)
-
-
-def _given_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
-    if not folder.is_dir():
-        raise UserError(f"config.train.init_from={str(folder.parent)!r}: holds no run of a language model.")
-    given = open_text(folder)
-    if (there := given.meta["tokenizer"]) != config.tokenizer:
-        raise UserError(
-            f"config.data.tokenizer={config.tokenizer!r}: config.train.init_from has {there!r}. Set the same."
-        )
-    return load_text_tokenizer(config.tokenizer, folder / VOCABULARY)
 
 
 def _write_tokens(
