@@ -14,7 +14,7 @@ from pathlib import Path
 
 from attention_jax.sweeps.space import grid, product, seeds, zipped
 
-LANGUAGE_MODEL = runpy.run_path(str(Path(__file__).with_name("language_model.py")))
+LM = runpy.run_path(str(Path(__file__).with_name("language_model.py")))
 
 CORE: dict = {
     "widths": (64, 128, 256, 512),
@@ -47,11 +47,11 @@ def get_config(variant="core"):
         raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}.")
     chosen = VARIANTS[variant]
     base = chosen["widths"][0]
-    config = LANGUAGE_MODEL["get_config"]("cpu,characters")
+    config = LM["get_config"]("cpu,characters")
     config.model.update(width=base, feed_forward=4 * base, dropout_sites=(), **chosen["model"])
     config.model.update(base_width=base, base_heads=config.model.heads)
     config.data.update(chosen["data"])
-    config.optimizer.update(LANGUAGE_MODEL["OPTIMIZER"] | OPTIMIZER)
+    config.optimizer.update(LM["OPTIMIZER"] | OPTIMIZER)
     config.train.update(log_every=50, **chosen["train"])
     config.evaluate.tokens = 16384
     config.generate.tokens = 100

@@ -21,41 +21,12 @@ from attention_jax.training.hyper import UNSET
 from attention_jax.training.placement import MESH
 
 NMT = Path(__file__).with_name("nmt.py")
-LANGUAGE_MODEL = Path(__file__).with_name("language_model.py")
+LM = runpy.run_path(str(Path(__file__).with_name("language_model.py")))
 
-MODEL = {
-    "layers": 2,
-    "width": 64,
-    "heads": 4,
-    "kv_heads": 4,
-    "qk_norm": False,
-    "feed_forward": 256,
-    "activation": "gelu",
-    "gated": False,
-    "norm": "layer",
-    "norm_first": True,
-    "positions": "none",  # sinusoidal, learned, binary, rotary, alibi, t5, shaw, fire, …: ops/positions.py
-    "max_length": 129,  # rows of a learned table: those past the trained lengths stay as they were drawn
-    "mixer": "attention",  # window, latent, gru, convolution, linear, retention, gated_linear, delta: modules/mixers.py
-    "reach": 4,  # tokens on a side that a window or a convolution sees
-    "pattern": "all",  # local:window=8,dilation=1,first=0, big_bird:block=16, strided:stride=8,
-    # streaming:sinks=4,window=64, with a cache of that size: ops/patterns.py
-    "is_tied": True,  # embeddings and logits
-    "dropout_sites": ("residual",),
-    "score": "scaled_dot",  # any of ops/scoring.py, with options: gaussian:width=2
-    "normalize": "softmax",  # any of ops/normalizing.py: sigmoid, entmax15, top_k:k=4
-    "family": "plain",  # talking, differential, gated, forgetting, contextual, selective: modules/families.py
-    "backend": "auto",  # reference, chunked, cudnn, splash, …, or the first that can: cudnn/splash/auto
-    "stacked": False,  # layers scanned, their parameters one tree: a program's size is the same for any depth
-    "remat": "none",  # what a layer's backward pass computes again: full; dots, dots_no_batch: all but products
-}
-
-# How a model is drawn and learnt, beside what it computes.
-PARAMETRIZATION = {
-    "parametrization": "standard",  # mup: one learning rate for every width
-    "base_width": 64,  # at which mup is standard, with so many heads at every width:
-    "base_heads": 4,
-}
+# Rows of a learned table past the trained lengths stay as they were drawn.
+SIZE = {"layers": 2, "width": 64, "feed_forward": 256, "positions": "none", "max_length": 129}
+MODEL = LM["TRANSFORMER"] | SIZE | {"dropout_sites": ("residual",)}
+PARAMETRIZATION = LM["PARAMETRIZATION"] | {"base_width": 64}
 
 ALGORITHMIC = {
     "source": "algorithmic",
@@ -146,7 +117,7 @@ def get_config(variant="core"):
     data = TEXT if variant == "text" else ALGORITHMIC
     sections = {"model": MODEL | PARAMETRIZATION, "data": data, "optimizer": OPTIMIZER, "train": TRAIN}
     if variant == "text":
-        sections["generate"] = runpy.run_path(str(LANGUAGE_MODEL))["GENERATE"] | {"context": data["length"]}
+        sections["generate"] = LM["GENERATE"] | {"context": data["length"]}
     return ConfigDict(
         {
             "experiment": "positional_encoding",
