@@ -135,7 +135,7 @@ def _unreadable(error: Exception) -> str:
 def _checkout(path: Path) -> str:
     """How to get the version that finished a run."""
     with contextlib.suppress(UserError):
-        code = (Run(path, 0.0).result() or {}).get("code", {})
+        *_, code = as_list((Run(path, 0.0).result() or {}).get("code", {}))
         if code.get("commit"):
             changed = ", which had changes that were not committed" if code.get("changed") else ""
             return f"Use the version that finished it: git checkout {code['commit']}{changed}."

@@ -79,3 +79,12 @@ def test_without_a_result_no_commit_is_known_and_a_run_of_this_version_is_read(t
 def test_the_keys_that_are_read_are_those_of_the_configs(made):
     config = made()
     experiments.load(config.experiment).check(config)
+
+
+def test_of_the_versions_that_had_a_part_in_a_run_the_last_is_named(tmp_path):
+    path = folder_of(tmp_path / "run", TEXTS, "model.score")
+    result = json.loads((path / "result.json").read_text())
+    code = [{"commit": "9f9f9f9", "changed": False}, result["code"]]
+    (path / "result.json").write_text(json.dumps(result | {"code": code}))
+    with pytest.raises(UserError, match=ADVICE):
+        stored.read(path)
