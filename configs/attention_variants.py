@@ -7,8 +7,10 @@
     python launch.py --config=configs/attention_variants.py:translation
 
 It is a sweep unless --mode says otherwise; `small` is `core` in models of a quarter of the parameters. Differences are
-to softmax attention, the first setting. All settings have its parameters, within 1%, by the width of their feed-forward
-layers; with these flags its training FLOPs, by steps:
+to softmax attention, the first setting. `differential` has half of its heads, so that each of its maps is of as many
+features as one of softmax (Ye et al. 2024, §2.1), but in translation, where other attention has the same heads. All
+settings have softmax's parameters, within 1%, by the width of their feed-forward layers; with these flags its training
+FLOPs, by steps:
 
     --config.sweep.match=flops --config.sweep.match_by=train.steps
 """
@@ -79,13 +81,20 @@ def sweep(variant="core"):
     if variant == "translation":  # of the decoder's attention to its own words, which has no window
         defined = [one for one in FAMILIES if one.get("mixer") != "window"]
         return product([_named(one, "model.kwargs.decoder_", "model.kwargs.") for one in defined], seeds(5))
+    heads = get_config(variant).model.heads
     if variant == "smoke":
-        return product([_named(one | {"positions": "none"}) for one in FEW], grid("data.task", TASKS[:1]), seeds(2))
+        few = [_named(one | {"positions": "none"}) | _heads(one, heads) for one in FEW]
+        return product(few, grid("data.task", TASKS[:1]), seeds(2))
     tasks = ("text",) if variant == "text" else TASKS
-    return product([_named(one) for one in FAMILIES], grid("data.task", tasks), seeds(5))
+    return product([_named(one) | _heads(one, heads) for one in FAMILIES], grid("data.task", tasks), seeds(5))
 
 
 def _named(family, of_positions="model.", of_others="model."):
     """A family as overrides, each with every key, so that all rows of a table have the same columns."""
     plain = {"score": "scaled_dot", "normalize": "softmax", "family": "plain", "mixer": "attention"}
     return {(of_positions if key == "positions" else of_others) + key: (plain | family)[key] for key in KEYS}
+
+
+def _heads(family, softmax):
+    heads = softmax // 2 if family.get("family") == "differential" else softmax
+    return {"model.heads": heads, "model.kv_heads": heads}

@@ -217,8 +217,8 @@ def attention():
         ("scaled_dot", "sigmoid"),
         ("scaled_dot", "entmax15"),
         ("scaled_dot", "learned_sink"),
-        ("cosine", "softmax"),
-        ("gaussian", "softmax"),
+        ("cosine:learned=True", "softmax"),
+        ("gaussian:learned=True", "softmax"),
     )
     score, normalize = zip(*ways, strict=True)
     return product([{"model.score": s, "model.normalize": n} for s, n in zip(score, normalize, strict=True)], seeds(3))

@@ -1,8 +1,10 @@
 """Tasks of recall over long inputs: what stands somewhere in an input is asked for after it.
 
 But for `frequent_words`, an input is noise in which pairs of neighbouring tokens are hidden, and a third of the symbols
-each are keys, values and noise. A pair's place says nothing of it: who answers has to find it by what it says. The end
-of these outputs is not predicted, for all of them are as long as the input lets one know.
+each are keys, values and noise. A pair's place says nothing of it. Of several pairs all keys differ, and all values,
+and each key is as likely to be asked for, whatever was asked before it: who reads no key is right of one value in as
+many as there are pairs. A single pair is told by its value, which is the only one. The end of these outputs is not
+predicted, for all of them are as long as the input lets one know.
 """
 
 from collections.abc import Callable
@@ -28,18 +30,18 @@ def looked_up(pairs: int = 0) -> Callable[..., Drawn]:
     """A task of pairs (key, value) in noise: a key is given, and its value is asked for.
 
     One pair is a needle in a haystack; of several, of different keys, one is asked for (Hsieh et al. 2024, §3, "S-NIAH"
-    and "MK-NIAH"). With 0 they fill half of the input, as far as there are keys, and all are asked for, in another
-    order (multi-query associative recall, Arora et al. 2023, §3; there queries come between the pairs).
+    and "MK-NIAH"). With 0 they fill half of the input, as far as there are keys, and as many times one of them is asked
+    for (multi-query associative recall, Arora et al. 2023, §3; there queries come between the pairs, one of each).
     """
 
     def draw(key: Array, length: Int[Array, ""], longest: int, symbols: int) -> Drawn:
         keys, values, _ = alphabets(symbols)
         most = pairs or max(min(longest // 4, len(keys)), 1)
         count = jnp.minimum(length // 4, most) if pairs == 0 else jnp.int32(pairs)
-        of_keys, of_values, of_order, *of_text = _uniform(key, 5, longest, symbols)
-        pairs_Px2 = jnp.stack([_distinct(of_keys, keys, most), _any(of_values[:most], values)], axis=-1)
+        of_keys, of_values, of_asked, *of_text = _uniform(key, 5, longest, symbols)
+        pairs_Px2 = jnp.stack([_distinct(of_keys, keys, most), _distinct(of_values, values, most)], axis=-1)
         x = _hidden(of_text, length, longest, symbols, pairs_Px2, count)
-        y = _padded(pairs_Px2[_first_shuffled(of_order[:most], count)].reshape(-1), longest)
+        y = _padded(pairs_Px2[(of_asked[:most] * count).astype(jnp.int32)].reshape(-1), longest)
         outputs = jnp.int32(2) if pairs else 2 * count
         return Drawn(x, length, y, outputs, jnp.arange(longest) % 2 == 0, has_end=False)
 

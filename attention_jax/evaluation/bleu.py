@@ -17,7 +17,7 @@ def sacre_bleu(
     """Corpus BLEU in [0, 100], case ignored, and its signature (Papineni et al. 2002; Post 2018).
 
     `references[i]` holds every translation of sentence i, one or more. `tokenize` is sacreBLEU's; "none" takes
-    text whose tokens stand between spaces.
+    text whose tokens stand between spaces. Raises ValueError for no sentences, and for references that are texts.
     """
     return _scored(_metric(tokenize), hypotheses, references)
 
@@ -77,6 +77,10 @@ def _metric(tokenize: str) -> Any:
 
 
 def _scored(metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+    if not references:
+        raise ValueError("there are no sentences to measure.")
+    if text := next((group for group in references if isinstance(group, str)), None):
+        raise ValueError(f"references: a sentence has a list of translations, and {text!r} is a text: [{text!r}].")
     return metric.corpus_score(list(hypotheses), _streams(references)).score, str(metric.get_signature())
 
 

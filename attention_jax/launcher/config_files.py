@@ -2,6 +2,7 @@
 
 import inspect
 import runpy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,15 @@ def space(file: str, variant: str = "", name: str = "") -> list[dict]:
         raise UserError(f"--sweep={name}: {file} has one sweep alone: leave --sweep out.")
     asked = {"name": name, "variant": variant}
     try:
-        return defined["sweep"](**{key: value for key, value in asked.items() if value and key in takes})
+        cells = defined["sweep"](**{key: value for key, value in asked.items() if value and key in takes})
     except ValueError as error:
         raise UserError(f"--sweep={name}: {error}" if name else f"{file}: {error}") from None
+    if not (isinstance(cells, (list, tuple)) and all(isinstance(cell, Mapping) for cell in cells)):
+        raise UserError(
+            f"{file}: sweep() gives a {type(cells).__name__}, and a list of overrides is needed, a dict a cell: "
+            "grid(KEY, VALUES), product(…) and seeds(N) of attention_jax.sweeps.space make one."
+        )
+    return [dict(cell) for cell in cells]
 
 
 def search(file: str, variant: str = "") -> dict[str, Any]:

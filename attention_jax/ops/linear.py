@@ -85,7 +85,7 @@ def recurrent(
 def chunked(
     tokens: Tokens, size: int, state: Float[Array, "*b d v"] | None = None
 ) -> tuple[Float[Array, "*b t v"], Float[Array, "*b d v"]]:
-    """What every token reads, and the state after the last, in blocks of `size` tokens.
+    """What every token reads, and the state after the last, in blocks of equal length, of at most `size` tokens.
 
     With sums b_i of a block's log decays, q̃ = q eᵇ and k̃ = k e⁻ᵇ: o = q̃ S + (q̃ k̃ᵀ ∘ causal) v, and the state is then
     e^{b_last} (S + k̃ᵀ v) (Yang et al. 2023, §4). The sums of a block must be more than −`MOST_DECAY`.
@@ -156,7 +156,8 @@ def _where(mask: Array, weights: Array) -> Array:
 
 
 def _blocks(array: Array, size: int) -> Array:
-    """`[..., T, F]` as `[blocks, ..., size, F]`, with zeros after the last token."""
+    """`[..., T, F]` as the fewest blocks `[blocks, ..., ≤ size, F]` of equal length, zeros after the last token."""
     *batch, length, features = array.shape
-    padded = jnp.pad(array, [(0, 0)] * len(batch) + [(0, -length % size), (0, 0)])
-    return jnp.moveaxis(padded.reshape(*batch, -1, size, features), -3, 0)
+    count = -(-length // size)
+    padded = jnp.pad(array, [(0, 0)] * len(batch) + [(0, -length % count), (0, 0)])
+    return jnp.moveaxis(padded.reshape(*batch, count, -1, features), -3, 0)

@@ -31,8 +31,9 @@ def cross_entropy(
 ) -> Sums:
     """Σ −(1 − ε) log p(label) − ε/V Σ_v log p(v) in nats, over the labels that `weights` keeps, and their number.
 
-    ε is label smoothing (Szegedy et al. 2016, §7). Accumulates in float32. Raises ValueError for labels or weights
-    without the logits' leading axes.
+    ε is label smoothing (Szegedy et al. 2016, §7). Accumulates in float32. The loss of a label that is no class, such
+    as −1, is NaN: leave it out by `weights`. Raises ValueError for labels or weights without the logits' leading axes,
+    TypeError for weights that are not boolean.
     """
     require_shape("labels", labels, logits.shape[:-1], f"logits are {logits.shape}")
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
@@ -40,6 +41,8 @@ def cross_entropy(
     if weights is None:
         return Sums(jnp.sum(loss), jnp.asarray(loss.size, loss.dtype))
     require_shape("weights", weights, labels.shape, f"labels are {labels.shape}")
+    if weights.dtype != jnp.bool_:
+        raise TypeError(f"weights has dtype {weights.dtype}, needs bool: True = counted.")
     return Sums(jnp.sum(jnp.where(weights, loss, 0)), jnp.sum(weights, dtype=loss.dtype))
 
 
@@ -53,7 +56,8 @@ def _losses(
 
 def _forward(logits, labels, label_smoothing):
     log_total = jax.nn.logsumexp(logits, axis=-1)
-    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    counted = jnp.where(labels < 0, logits.shape[-1], labels)  # from the end no label counts
+    chosen = jnp.take_along_axis(logits, counted[..., None], axis=-1)[..., 0]
     of_smoothing = chosen - jnp.mean(logits, axis=-1)
     smoothed = jnp.where(label_smoothing == 0, 0, label_smoothing * of_smoothing)  # a logit may be −∞
     return log_total - chosen + smoothed, (logits, labels, label_smoothing, log_total, of_smoothing)

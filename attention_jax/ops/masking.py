@@ -123,7 +123,11 @@ def segment_mask(query_segments: Int[Array, "*batch q"], key_segments: Int[Array
 
 
 def keys_mask(valid: Bool[Array, "*batch k"]) -> MaskRule:
-    """Attend to the keys that are `valid` (not padding): `[..., K] → [..., 1, K]`."""
+    """Attend to the keys that are `valid` (not padding): `[..., K] → [..., 1, K]`.
+
+    Raises TypeError for an array that is not boolean.
+    """
+    _require_bool("valid", valid)
     return _mask(_is_true, None, valid.shape[-1], key=(valid,))
 
 
@@ -207,8 +211,7 @@ def materialize(mask: Mask) -> Bool[Array, "*batch q k"]:
     """The mask as an array `[..., Q or 1, K]`. Raises TypeError for an array that is not boolean."""
     if isinstance(mask, MaskRule):
         return mask.block(jnp.arange(mask.num_queries or 1), jnp.arange(mask.num_keys))
-    if mask.dtype != jnp.bool_:
-        raise TypeError(f"mask has dtype {mask.dtype}, needs bool: True = may attend.")
+    _require_bool("mask", mask)
     return mask
 
 
@@ -272,6 +275,11 @@ def _mask(allows: Callable, num_queries: int | None, num_keys: int, **arrays: tu
     reads = tuple(of for of, own in arrays.items() for _ in own)
     values = (value if isinstance(value, int) else jnp.asarray(value) for own in arrays.values() for value in own)
     return MaskRule((Rule(allows, tuple(values), reads),), num_queries, num_keys)
+
+
+def _require_bool(name: str, array: Array) -> None:
+    if array.dtype != jnp.bool_:
+        raise TypeError(f"{name} has dtype {array.dtype}, needs bool: True = may attend.")
 
 
 def _within_length(query, key, length):

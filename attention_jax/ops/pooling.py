@@ -20,10 +20,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax.ops.attention import Attended, Attention
+from attention_jax.ops.attention import Attended, Attention, require_fitting
 from attention_jax.ops.dropout import Dropout, drop
 from attention_jax.ops.kernels import scaled_square, undivided_weights
 from attention_jax.ops.masking import Mask, fitting_rule, with_mask
+from attention_jax.ops.naming import is_number, more_than_0
 from attention_jax.ops.normalizing import make_normalizer
 from attention_jax.ops.scoring import Score, make_score, scaled_dot
 from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_choice, require_same_size
@@ -69,9 +70,12 @@ def attend_with_weights(
 
 
 def attention_of(*, score: Callable | Score | str = scaled_dot, normalize: str = "softmax", **more: Any) -> Attention:
-    """The record of these keywords of `attend`. Raises ValueError for unknown names."""
+    """The record of these keywords of `attend`. Raises ValueError for unknown names, and for two that do not fit."""
     chosen = make_score(score) if isinstance(score, str) else score if isinstance(score, Score) else Score(score)
-    return Attention(score=chosen, normalizer=make_normalizer(normalize), **more)
+    record = Attention(score=chosen, normalizer=make_normalizer(normalize), **more)
+    if isinstance(score, str):  # of a function nobody knows whether it may be negative
+        require_fitting(record, score, normalize)
+    return record
 
 
 def pooled(
@@ -133,8 +137,11 @@ def kernel_regression(
 ) -> Values:
     """The Nadaraya–Watson estimate Σ_i v_i K(u_i) / Σ_j K(u_j), u_i = ‖q − k_i‖ / width.
 
-    Of many pairs the weights of a block of queries are in memory at a time, and gradients compute them again.
+    Of many pairs the weights of a block of queries are in memory at a time, and gradients compute them again. Raises
+    ValueError for an unknown kernel, and for a width that is a number of 0 or less.
     """
+    if is_number(width):
+        more_than_0("width", width)
     _require_pairs(key, value)
     require_choice("empty", empty, ("mean", "zeros"))
 

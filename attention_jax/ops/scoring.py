@@ -303,6 +303,7 @@ def _norm2(x: Array) -> Array:
 
 
 def _unit(x: Array) -> Array:
+    x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(_accumulator(x))
     squared = _norm2(x)[..., None]
     is_zero = squared == 0
     inverse = jnp.where(is_zero, 0, jax.lax.rsqrt(jnp.where(is_zero, 1, squared)))

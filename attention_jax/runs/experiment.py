@@ -31,6 +31,7 @@ PACKAGES = (
 )
 
 
+SEEDS = 2**31  # those that a program takes
 MADE_BY = ("code", "device", "versions")  # what a result says of it
 Session = Any  # what an experiment opens of a config and its data; nobody else looks inside
 
@@ -101,18 +102,23 @@ class Request(NamedTuple):
 
     def open(self, extend: bool = False, ignoring: str = "") -> contextlib.AbstractContextManager[Run]:
         """The run's folder, locked; with `extend`, a finished run may get more steps; see `open_run`."""
-        if not self.config.seeds:
-            raise UserError("config.seeds is empty: name at least one seed.")
-        if not all(isinstance(seed, int) and seed >= 0 for seed in self.config.seeds):
-            raise UserError(f"config.seeds={self.config.seeds}: seeds are whole numbers, 0 or more.")
-        if len(set(self.config.seeds)) < len(self.config.seeds):
-            raise UserError(f"config.seeds={self.config.seeds}: the same seed twice is not two runs.")
+        require_seeds(self.config.seeds)
         return open_run(self.workdir, self.config, self.started, extend=extend, ignoring=ignoring, profile=self.profile)
 
     def require_run(self) -> None:
         """Raise UserError where no run was started."""
         if not (self.workdir / "config.json").exists():
             raise UserError(f"{self.workdir}: no run here. Start one with --mode=train --config=….")
+
+
+def require_seeds(seeds: Sequence[Any]) -> None:
+    """Raise UserError for `config.seeds` that no run can have."""
+    if not seeds:
+        raise UserError("config.seeds is empty: name at least one seed.")
+    if not all(isinstance(seed, int) and 0 <= seed < SEEDS for seed in seeds):
+        raise UserError(f"config.seeds={seeds}: seeds are whole numbers from 0 to {SEEDS - 1}.")
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"config.seeds={seeds}: the same seed twice is not two runs.")
 
 
 def require_readable(experiment: Experiment, path: Path, config: ConfigDict) -> None:

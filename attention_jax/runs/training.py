@@ -111,9 +111,12 @@ def train_run(config: ConfigDict, run: Run, together: Together) -> None:
         trainer.compiling(hypers, checkpoints.last_step() or 0, timetable.steps),
     ):
         try:
+            was_begun = bool(run.metrics())
             states = restore(trainer, members, checkpoints, together.start_from)
             if checkpoints.last_step() is not None:
                 tell(f"resuming at step {int(states[0].step):,}")
+            elif was_begun:
+                tell(f"{run.checkpoints}: has no checkpoint; training starts at step 0")
             with Bar(timetable.steps, int(states[0].step), profiler.tick) as bar:
                 hooks = hooks_of(members, bar.advance, stop)
                 states = fit(trainer, hypers, states, checkpoints, hooks)

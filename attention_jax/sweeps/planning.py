@@ -17,7 +17,7 @@ from tqdm import tqdm
 from attention_jax.errors import UserError
 from attention_jax.runs.code import Code
 from attention_jax.runs.config import flatten, nested
-from attention_jax.runs.experiment import Experiment, Request
+from attention_jax.runs.experiment import Experiment, Request, require_seeds
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
 from attention_jax.runs.links import refuse_links
 from attention_jax.runs.machine import free_memory
@@ -102,6 +102,8 @@ def _resolve(experiment: Experiment, request: Request, scratch: Path | None) -> 
 
 
 def _check(experiment: Experiment, configs: Sequence[Mapping[str, Any]]) -> None:
+    for flat in configs:
+        require_seeds(flat["seeds"])
     for flat in {repr({**flat, "seeds": 0}): flat for flat in configs}.values():
         experiment.check(nested(flat))
 

@@ -1,7 +1,7 @@
 """What a program costs: FLOPs and depth counted in its jaxpr, loop bodies as often as they run, and memory.
 
 The compiler's own cost analysis counts the body of a loop once. Here a `scan` counts its length
-times. FLOPs are those of matrix products, 2 a multiply-add; elementwise work is not counted.
+times. FLOPs are those of matrix products and triangular systems, 2 a multiply-add; elementwise work is not counted.
 """
 
 import math
@@ -65,6 +65,8 @@ def _count(jaxpr: core.Jaxpr) -> float:
 def _count_equation(equation: core.JaxprEqn) -> float:
     if equation.primitive.name == "dot_general":
         return _dot_general(equation)
+    if equation.primitive.name == "triangular_solve":
+        return _triangular_solve(equation)
     counts = [_count(jaxpr) for jaxpr in inner(equation.params)]
     if equation.primitive.name == "cond":
         return max(counts)
@@ -75,6 +77,12 @@ def _dot_general(equation: Any) -> float:
     (contracted, _), _ = equation.params["dimension_numbers"]
     left = equation.invars[0].aval.shape
     return 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+
+
+def _triangular_solve(equation: Any) -> float:
+    """Half of the FLOPs of the matrix times what is solved for."""
+    matrix, solved = (var.aval.shape for var in equation.invars)
+    return float(matrix[-1] * math.prod(solved))
 
 
 def inner(params: dict) -> list[core.Jaxpr]:

@@ -65,6 +65,7 @@ VALUES = {
     "matmul": ({"precision__matmul": "best"}, ["config.precision.matmul='best'", "highest"]),
     "seeds": ({"seeds": "()"}, ["config.seeds is empty"]),
     "same_seed": ({"seeds": "(1,1)"}, ["config.seeds=(1, 1)", "same seed twice"]),
+    "large_seed": ({"seeds": "(2147483648,)"}, ["config.seeds=(2147483648,)", "from 0 to 2147483647"]),
     "odd_seed": ({"seeds": "('a',)"}, ["config.seeds=('a',)", "whole numbers"]),
     "warmup": (
         {"optimizer__warmup_steps": 41},

@@ -130,6 +130,15 @@ def test_a_finished_run_goes_on_when_its_steps_are_raised(finished, tmp_path):
     assert parameters(tmp_path / "run")[0] == 48
 
 
+@pytest.mark.slow
+def test_a_run_without_its_checkpoints_says_that_it_starts_again(finished, tmp_path):
+    launcher, folder, _ = finished
+    shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    longer = launcher.run(tmp_path / "run", train__steps=48)
+    assert longer.returncode == 0, longer.err
+    assert f"{tmp_path / 'run' / 'checkpoints'}: has no checkpoint; training starts at step 0" in longer.err
+
+
 @pytest.fixture(scope="module")
 def of_two_seeds(finished, tmp_path_factory):
     """A finished run of two seeds."""

@@ -157,3 +157,11 @@ def test_what_was_scored_before_is_not_kept(kind, monkeypatch):
         sacre_bleu([f"Sentence {word} ."], [[f"One {word} ."]])
     gc.collect()
     assert len(made) <= first
+
+
+@pytest.mark.parametrize("measure", [sacre_bleu, chrf])
+def test_references_that_are_texts_and_no_sentences_are_refused(measure):
+    with pytest.raises(ValueError, match="references: a sentence has a list of translations, and 'a cat' is a text"):
+        measure(["a cat"], ["a cat"])
+    with pytest.raises(ValueError, match="there are no sentences to measure"):
+        measure([], [])

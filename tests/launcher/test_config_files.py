@@ -38,3 +38,13 @@ def test_what_a_search_draws_from_is_a_files_search(tmp_path, monkeypatch):
     }
     with pytest.raises(UserError, match=r"kernel_regression.py: has no search\(\), the draws that --mode=search tries"):
         config_files.search(config_files.find("configs/kernel_regression.py"))
+
+
+@pytest.mark.parametrize(
+    ("made", "kind"), [("{'train.steps': (1, 2)}", "dict"), ("(one for one in ())", "generator"), ("['a=1']", "list")]
+)
+def test_a_sweep_that_is_no_list_of_overrides_is_refused(made, kind, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(f"def sweep():\n    return {made}\n")
+    with pytest.raises(UserError, match=rf"mine.py: sweep\(\) gives a {kind}, and a list of overrides is needed"):
+        config_files.space(str(file))

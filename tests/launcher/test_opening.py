@@ -55,6 +55,7 @@ def test_it_translates_as_the_run_did(opened):
     references = opened.session.corpus.splits["validation"].references
     written = (opened.folder / "predictions.validation.txt").read_text(encoding="utf-8").splitlines()
     assert opened.translate([reference.source for reference in references]) == written
+    assert opened.translate(["", references[0].source, " "]) == ["", written[0], ""]
 
 
 def test_the_last_variables_are_those_of_the_last_checkpoint(opened):

@@ -63,3 +63,15 @@ def test_shapes_that_do_not_fit_are_refused():
         cross_entropy(jnp.ones((2, 5)), jnp.zeros(3, int))
     with pytest.raises(ValueError, match=r"prediction has shape \(2, 1\), needs \(2,\)"):
         squared_error(jnp.ones((2, 1)), jnp.ones(2))
+
+
+@pytest.mark.parametrize("label", [-1, 5, -100])
+def test_a_label_that_is_no_class_has_no_loss_but_where_it_is_left_out(label):
+    logits, labels = jnp.zeros((2, 5)), jnp.array([1, label])
+    assert jnp.isnan(cross_entropy(logits, labels).total)
+    np.testing.assert_allclose(cross_entropy(logits, labels, labels == 1).mean(), np.log(5), rtol=1e-6)
+
+
+def test_weights_that_are_not_boolean_are_refused():
+    with pytest.raises(TypeError, match="weights has dtype float32, needs bool: True = counted"):
+        cross_entropy(jnp.ones((2, 5)), jnp.zeros(2, int), jnp.ones(2))

@@ -195,6 +195,8 @@ def test_what_is_masked_has_no_influence_even_when_not_finite():
 def test_a_mask_that_is_not_boolean_or_does_not_fit_is_refused():
     with pytest.raises(TypeError, match="mask has dtype float32, needs bool"):
         masked_softmax(jnp.ones((Q, K)), jnp.ones((Q, K)))
+    with pytest.raises(TypeError, match="valid has dtype int32, needs bool"):
+        keys_mask(jnp.ones(K, jnp.int32))
     with pytest.raises(ValueError, match=r"mask \(5, 6\) does not broadcast to the scores \(5, 7\)"):
         masked_softmax(jnp.ones((Q, K)), jnp.ones((Q, K - 1), bool))
     with pytest.raises(ValueError, match=r"mask \(2, 1, 7\) does not broadcast to the scores \(5, 7\)"):

@@ -197,6 +197,12 @@ def test_misfits_are_refused_by_name_and_shape():
         kernel_regression(query, key, value, width=jnp.ones(2))
     with pytest.raises(ValueError, match="normalize='softmin': choose one of softmax, sum"):
         attend(query, key, value, normalize="softmin")
+    with pytest.raises(
+        ValueError, match="normalize='sum': needs weights of 0 or more, and score='dot' may be negative"
+    ):
+        attend(query, key, value, score="dot", normalize="sum")
+    with pytest.raises(ValueError, match=r"width=-1.0: needs a number more than 0"):
+        kernel_regression(query, key, value, width=-1.0)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

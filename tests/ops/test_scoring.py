@@ -124,6 +124,11 @@ def test_gaussian_forms_no_array_of_differences():
     assert max(v.aval.size for e in jaxpr.jaxpr.eqns for v in e.outvars) <= 32 * 48
 
 
+def test_cosine_of_whole_numbers_is_that_of_numbers():
+    query, key = np.array([[1, 0], [2, 2]]), np.array([[3, 0], [0, 5]])
+    np.testing.assert_allclose(cosine(query, key), [[1, 0], [0.5**0.5, 0.5**0.5]], atol=1e-6)
+
+
 def test_cosine_of_a_zero_vector_is_zero_with_finite_gradients():
     query, key, _ = inputs("cosine")
     query = query.at[0].set(0)

@@ -12,6 +12,13 @@ def test_a_matrix_product_is_two_flops_a_multiply_add():
     assert flops(lambda a, b: a @ b, A, B) == 2 * 8 * 16 * 32
 
 
+def test_a_triangular_system_has_half_of_the_flops_of_its_product():
+    def solved(matrix, right):
+        return jax.scipy.linalg.solve_triangular(matrix, right, lower=True)
+
+    assert flops(solved, jnp.ones((3, 5, 5)), jnp.ones((3, 5, 7))) == 3 * 5 * 5 * 7
+
+
 def test_batch_axes_multiply():
     assert (
         flops(lambda a, b: jnp.einsum("xik,xkj->xij", a, b), jnp.ones((5, 8, 16)), jnp.ones((5, 16, 32)))

@@ -62,10 +62,12 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     trained = {cell.config.data.length for cell in cells}
     beyond = gather(every, lambda member: OfSeed(member["curves"], _beyond(min(trained), member["curves"][lead])))
     published = published_order(beyond) if config.data.source == "algorithmic" else {}
-    tables = [_rank_table(result["mrr"], published.get("mrr", {}), lead, shared_by_all(measured_of(scores)))]
+    shared = shared_by_all(measured_of(scores))
+    ranked = _rank_table(result["mrr"], published.get("mrr", {}), lead, shared)
+    tables = [ranked] if published or len(shared[0]) > 1 else []
     if f"area.{lead}" not in (config.sweep.metric or f"area.{lead}"):  # otherwise the sweep's own table has it
         title, height = f"{lead} {BEYOND}, by task", f"area of {lead}"
-        tables.append(order_table(result["orders"], groups_of(scores), title, "encoding", height, baseline))
+        tables.append(order_table(result["orders"], groups_of(scores), title, "setting", height, baseline))
     result["orders"]["published"] = published
     result["by_length"] = orders_by_length(scores, baseline)
     tables.append(length_table(result["by_length"], lead, baseline))
@@ -174,9 +176,9 @@ def _rank_table(
     mrr: Mapping[str, dict], published: Mapping[str, dict], lead: str, over: tuple[list[str], list[int]]
 ) -> Table:
     ranked = sorted(mrr.items(), key=lambda item: -item[1]["mean"])
-    columns: tuple[str, ...] = ("encoding", "mean reciprocal rank")
+    columns: tuple[str, ...] = ("setting", "mean reciprocal rank")
     rows: list[tuple] = [(name, Estimate(**found)) for name, found in ranked]
-    note = f"Over {', '.join(over[0])}, and seeds {', '.join(map(str, over[1]))}, which all encodings have."
+    note = f"Over {', '.join(over[0])}, and seeds {', '.join(map(str, over[1]))}, which all settings have."
     if published:
         columns += ("among these", "published")
         rows = [(*row, *_among(published.get(row[0]))) for row in rows]

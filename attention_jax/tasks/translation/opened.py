@@ -67,12 +67,13 @@ class OpenedTranslator(Opened):
         return self.session.corpus.target
 
     def translate(self, texts: Sequence[str], edits: Edits = NO_EDITS) -> list[str]:
-        """The translation of each text, as `config.evaluate` says.
+        """The translation of each text, as `config.evaluate` says; an empty one stays empty.
 
         Raises UserError for one text that is not in a list, ValueError for edits that are not gates.
         """
         _require_list(texts)
-        return translate_texts(self._with(edits), texts)
+        found = iter(translate_texts(self._with(edits), [text for text in texts if text.strip()]))
+        return [next(found) if text.strip() else "" for text in texts]
 
     def attention(
         self, texts: Sequence[str], targets: Sequence[str] | None = None, edits: Edits = NO_EDITS
