@@ -13,17 +13,18 @@ CONFIG = re.compile(r"^--?config[=\n](?:[^:\n]*/)?([^:/\n]+)\.py(:.*)?$", re.MUL
 
 
 def names_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each setting's overrides: what it sets, with the keys unless each setting has one value alone.
+    """A name for each setting's overrides: what it sets, with the keys unless each has one text alone.
 
     Of many keys, what more than half of the settings have goes without saying; what has nothing else is its values.
     """
     keys = differing(settings)
-    if all(len({str(value) for key, value in one.items() if key in keys}) <= 1 for one in settings):
+    values = [[value for key, value in one.items() if key in keys] for one in settings]
+    if all(all(isinstance(value, str) and value == one[0] for value in one) for one in values):
         return [next((str(one[key]) for key in keys if key in one), "") or "as configured" for one in settings]
     usual = {key: _usual(settings, key) for key in keys} if len(keys) > MOST_KEYS else {}
     own = [[key for key in keys if key not in usual or repr(one.get(key)) != usual[key]] for one in settings]
     return [
-        _with_keys(one, named, keys) or ", ".join(show(one[key]) for key in keys if key in one)
+        _with_keys(one, named, keys) or ", ".join(show(one[key]) for key in keys if key in one) or "as configured"
         for one, named in zip(settings, own, strict=True)
     ]
 

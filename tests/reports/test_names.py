@@ -10,7 +10,7 @@ def test_a_setting_is_called_by_what_it_sets_with_the_keys_where_it_sets_more_th
     sides = [{"encoder": name, "decoder": name} for name in ("none", "alibi")]
     assert names_of(sides) == ["none", "alibi"]
     rates = [{"optimizer.dropout": 0.1, "optimizer.rate": rate, "data.n": 1} for rate in (0.1, 0.2)]
-    assert names_of(rates) == ["0.1", "0.2"]  # what all settings set tells nothing
+    assert names_of(rates) == ["rate 0.1", "rate 0.2"]  # what all settings set tells nothing
     two = [{"a": 2, "b": 1}, {"a": 1, "b": 1}, {"a": 1, "b": 2}]
     assert names_of(two) == ["a 2, b 1", "a 1, b 1", "a 1, b 2"]
     assert names_of([{}]) == ["as configured"]

@@ -112,7 +112,7 @@ def test_costs_are_a_table_of_their_own_and_nothing_where_none_is_known(random):
 def test_a_difference_that_is_shown_is_said_so_and_one_that_is_not_too():
     overrides = [{"a": 1}, {"a": 2}]
     apart = np.array([[2.0, 2.1, 2.2, 2.3], [1.0, 1.1, 1.19, 1.3]])
-    assert "(1) is -1.002 [" in said([answered("test.loss", apart, overrides)])[0]
+    assert "(a 1) is -1.002 [" in said([answered("test.loss", apart, overrides)])[0]
     assert "], shown (p <.001, Holm)." in said([answered("test.loss", apart, overrides)])[0]
     alike = np.array([[2.0, 2.1, 2.2, 2.3], [2.2, 1.9, 2.1, 2.2]])
     assert "not shown to be more than chance (p = " in said([answered("test.loss", alike, overrides)])[0]
@@ -139,7 +139,7 @@ def test_perplexities_are_told_by_ratios_which_a_note_explains():
     table = settings_table([answer])
     assert table.columns == ("a", "test.perplexity", "", "ratio", "p, Holm")
     assert str(table.rows[0][3]).startswith("×0.501")
-    assert "Its ratio to the baseline (1) is ×0.501" in said([answer])[0]
+    assert "Its ratio to the baseline (a 1) is ×0.501" in said([answer])[0]
     assert "], shown (p <.001, Holm)." in said([answer])[0]
     (of_ratios,) = difference_tables([answer])
     assert (of_ratios.title, of_ratios.columns[1]) == ("test.perplexity: ratios to the baseline", "ratio")
@@ -241,7 +241,7 @@ def test_a_setting_has_one_colour_in_all_figures(random, drawn, tmp_path):
     figures = figures_of([answer], tmp_path, palette)
     assert {figure.path.stem for figure in figures} == {"settings", "slices", "pareto", "curves"} == {*drawn}
     assert all(figure.path.with_suffix(".pdf").exists() for figure in figures)
-    names = ["0.1", "0.2", "0.5"]
+    names = ["learning_rate 0.1", "learning_rate 0.2", "learning_rate 0.5"]
     assert palette == colours(names)
     for stem in ("curves", "pareto"):
         lines = {line.get_label(): line.get_color() for line in drawn[stem].axes[0].lines}
