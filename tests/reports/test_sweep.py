@@ -117,7 +117,7 @@ def test_a_difference_that_is_shown_is_said_so_and_one_that_is_not_too():
     alike = np.array([[2.0, 2.1, 2.2, 2.3], [2.2, 1.9, 2.1, 2.2]])
     assert "not shown to be more than chance (p = " in said([answered("test.loss", alike, overrides)])[0]
     assert said([answered("test.loss", apart[::-1], overrides)])[0].endswith("It is the baseline.")
-    assert "1; 2 share the best" in said([answered("test.loss", apart[[0, 0]], overrides)])[0]
+    assert "a 1; a 2 share the best" in said([answered("test.loss", apart[[0, 0]], overrides)])[0]
     assert "none is called the best" in said([answered("test.loss", apart, overrides, lost=(0, 1))])[0]
     assert "without a test" in said([answered("test.loss", apart[:, :1], overrides)])[0]
 

@@ -143,7 +143,9 @@ def test_settings_whose_every_figure_is_the_same_are_named_since_what_they_diffe
         return [note for note in notes_of(compare(sweep_of(tmp_path / str(last), values))) if "last bit" in note]
 
     (note,) = noted(0.2)
-    assert note.endswith("metric: learning_rate 1 and learning_rate 0.5. What they differ in changed nothing: is it read?")
+    assert note.endswith(
+        "metric: learning_rate 1 and learning_rate 0.5. What they differ in changed nothing: is it read?"
+    )
     assert noted(0.2 + 1e-15) == []
 
 
