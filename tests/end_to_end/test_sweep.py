@@ -267,7 +267,7 @@ def test_the_answer_compares_sentences_where_it_can(sweeper):
     assert page.count("data:image/png") >= 2
     assert '<a href="cells/' in page
     result = json.loads((sweeper.folder / "sweep" / "result.json").read_text())
-    rates = [str(rate) for rate in (1e-2, 3e-3)]
+    rates = [f"learning_rate {rate}" for rate in (1e-2, 3e-3)]
     assert {row["setting"] for row in result["orders"]["translation"]} == set(rates) == set(result["curves"])
     for rate in rates:
         curve = result["curves"][rate]["translation"]
