@@ -8,9 +8,9 @@
 
 It is a sweep unless --mode says otherwise; `small` is `core` in models of a quarter of the parameters. Differences are
 to softmax attention, the first setting. `differential` has half of its heads, so that each of its maps is of as many
-features as one of softmax (Ye et al. 2024, §2.1), but in translation, where other attention has the same heads. All
-settings have softmax's parameters, within 1%, by the width of their feed-forward layers; with these flags its training
-FLOPs, by steps:
+features as one of softmax (Ye et al. 2024, §2.1), but in translation, where other attention has the same heads; how
+many there are is the sweep's, whatever --config.model.heads says. All settings have softmax's parameters, within 1%, by
+the width of their feed-forward layers; with these flags its training FLOPs, by steps:
 
     --config.sweep.match=flops --config.sweep.match_by=train.steps
 """

@@ -79,7 +79,7 @@ def _metric(tokenize: str) -> Any:
 def _scored(metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
     if not references:
         raise ValueError("there are no sentences to measure.")
-    if text := next((group for group in references if isinstance(group, str)), None):
+    for text in (group for group in references if isinstance(group, str)):
         raise ValueError(f"references: a sentence has a list of translations, and {text!r} is a text: [{text!r}].")
     return metric.corpus_score(list(hypotheses), _streams(references)).score, str(metric.get_signature())
 

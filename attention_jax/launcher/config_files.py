@@ -32,7 +32,10 @@ def config(file: str, variant: str = "") -> ConfigDict:
 
 
 def space(file: str, variant: str = "", name: str = "") -> list[dict]:
-    """The cells of a file's sweep; `name` chooses where it has several. Raises UserError where there is none."""
+    """The cells of a file's sweep; `name` chooses where it has several.
+
+    Raises UserError where there is none, and for one that is no list of overrides.
+    """
     defined = runpy.run_path(file)
     if "sweep" not in defined:
         raise UserError(f"{file}: has no sweep(), the list of overrides that --mode=sweep runs.")

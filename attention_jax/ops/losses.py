@@ -56,8 +56,8 @@ def _losses(
 
 def _forward(logits, labels, label_smoothing):
     log_total = jax.nn.logsumexp(logits, axis=-1)
-    counted = jnp.where(labels < 0, logits.shape[-1], labels)  # from the end no label counts
-    chosen = jnp.take_along_axis(logits, counted[..., None], axis=-1)[..., 0]
+    known = jnp.where(labels < 0, logits.shape[-1], labels)  # a negative one would count from the end
+    chosen = jnp.take_along_axis(logits, known[..., None], axis=-1)[..., 0]
     of_smoothing = chosen - jnp.mean(logits, axis=-1)
     smoothed = jnp.where(label_smoothing == 0, 0, label_smoothing * of_smoothing)  # a logit may be −∞
     return log_total - chosen + smoothed, (logits, labels, label_smoothing, log_total, of_smoothing)

@@ -163,5 +163,7 @@ def test_what_was_scored_before_is_not_kept(kind, monkeypatch):
 def test_references_that_are_texts_and_no_sentences_are_refused(measure):
     with pytest.raises(ValueError, match="references: a sentence has a list of translations, and 'a cat' is a text"):
         measure(["a cat"], ["a cat"])
+    with pytest.raises(ValueError, match="and '' is a text"):
+        measure([""], [""])
     with pytest.raises(ValueError, match="there are no sentences to measure"):
         measure([], [])
