@@ -38,17 +38,17 @@ gc.set_threshold(100_000)  # tracing makes many objects and little garbage
 
 
 def pytest_addoption(parser):
-    parser.addoption("--one-of-each", action="store_true", help="every test with one of its parameters, not with all")
+    parser.addoption("--one-a-file", action="store_true", help="of every file one test, not all")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Of each test one of its parameters, if it is asked for: of one test the first, of another the second, …"""
-    if config.getoption("--one-of-each"):
-        by_test = {}
+    """Of each file one test, if it is asked for: of one file the first, of another the second, …"""
+    if config.getoption("--one-a-file"):
+        by_file = {}
         for item in items:
-            by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        kept = {of_test[number % len(of_test)] for number, of_test in enumerate(by_test.values())}
+            by_file.setdefault(item.path, []).append(item)
+        kept = {of_file[number % len(of_file)] for number, of_file in enumerate(by_file.values())}
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
 
