@@ -53,7 +53,7 @@ def test_parallel_files_with_splits_of_their_own(shared_data, tmp_path):
 @pytest.mark.slow
 def test_the_textbooks_recipe_reaches_its_training_loss_and_translates_its_sentences(shared_data, launcher, tmp_path):
     path = shared_data / "tatoeba" / "fra.txt"
-    process = launcher.run(tmp_path / "w", config="configs/nmt.py:bahdanau,tatoeba_600", data__path=path)
+    process = launcher.train_long(tmp_path / "w", config="configs/nmt.py:bahdanau,tatoeba_600", data__path=path)
     assert process.returncode == 0, process.err
     result = json.loads((tmp_path / "w" / "result.json").read_text())
     assert result["train"]["loss"] < 0.23

@@ -151,23 +151,23 @@ def is_killed(experiment, path, last):
             return True
 
 
-def check_kills(experiment, folder, others, in_turn=False):
+def check_kills(experiment, folder, others, every=1):
     """Kill a run at every moment of gaining a seed, and ask for each of several things then; how many moments.
 
-    Where they are asked for in turn, of each moment one.
+    Where it is killed at every third moment, say, one of the things is asked for then, in turn.
     """
     whole, things = {}, ((0, 1), *others)
     for seeds in {(0,), *things}:
         assert launch(experiment, folder / repr(seeds), *seeds) == ""
         whole[seeds] = numbers_of(folder / repr(seeds))
-    for last in itertools.count():
+    for turn, last in enumerate(itertools.count(step=every)):
         killed = shutil.copytree(folder / "(0,)", folder / f"killed {last}")
         if not is_killed(experiment, killed, last):
             return last
         read = shutil.copytree(killed, folder / f"{last} read")
         now = seeds_of(read)  # who only reads it finds the one run or the other
         assert numbers_of(read) == whole[now]
-        for seeds in [things[last % len(things)]] if in_turn else things:
+        for seeds in [things[turn % len(things)]] if every > 1 else things:
             run = shutil.copytree(killed, folder / f"{last} {seeds}")
             refusal = launch(experiment, run, *seeds)
             now = seeds_of(run)
@@ -190,8 +190,8 @@ def test_a_run_that_nothing_is_trained_for_survives_a_kill_at_every_moment_of_ga
 
 
 @pytest.mark.slow
-def test_a_trained_run_survives_a_kill_at_every_moment_of_gaining_seeds(tmp_path):
-    assert check_kills(toy(True), tmp_path, [(0, 5)], in_turn=True) > 50
+def test_a_trained_run_survives_a_kill_at_every_third_moment_of_gaining_seeds(tmp_path):
+    assert check_kills(toy(True), tmp_path, [(0, 5)], every=3) > 50
 
 
 def test_seeds_of_other_code_are_told_of_and_the_result_says_what_made_each(tmp_path, capsys):
