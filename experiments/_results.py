@@ -5,6 +5,7 @@
 
 An answer is told from today's code by what its run imports: an edit of a comment, a docstring or a module that it
 does not import is none. Of a run what only starts or reads it is left out, which has made the answer of a sweep.
+`_replay` asks of code that has changed whether it computes the same.
 """
 
 import datetime
@@ -12,7 +13,7 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,13 @@ def _row(name: str, kept: Mapping[str, Any]) -> dict[str, str]:
         "answer": name,
         "date": kept["date"],
         "commit": ", ".join(commits),
-        "code since": _shown(None if None in every else sorted(set(known))),
+        "code since": _shown(None if None in every else sorted(set(known)), kept.get("replayed"), files),
     }
 
 
-def _shown(changed: list[str] | None) -> str:
+def _shown(changed: list[str] | None, replayed: Mapping[str, Any] | None, files: Collection[str]) -> str:
+    if changed and replayed and changes(replayed["code"]["commit"], files) == []:
+        return f"changed; the same {replayed['numbers']} numbers in short ({' '.join(replayed['flags'])})"
     if changed is None:
         return "not known: no such commit here"
     return f"changed: {shown(changed)}" if changed else "the same"
