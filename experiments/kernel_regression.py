@@ -1,12 +1,14 @@
 """Kernel regression: every estimator on thousands of independent draws of the data, in one program."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from attention_jax.reports.figures import Figure
@@ -53,9 +55,19 @@ def finish(program: Program, configs: Sequence[ConfigDict], runs: Sequence[Run])
     found = jax.device_get(program(*(jnp.stack(column) for column in zip(*arguments, strict=True))))
     profiler.stop()
     return [
-        {"estimators": {name: summary(errors[index]) for name, errors in found.items()}}
-        for index in range(len(configs))
+        result_of(config, {name: errors[index] for name, errors in found.items()})
+        for index, config in enumerate(configs)
     ]
+
+
+def result_of(config: ConfigDict, errors: Mapping[str, Float[np.ndarray, " draws"]]) -> dict[str, Any]:
+    """Each estimator's error over the draws of all seeds; where there are several, of each seed too, as `members`."""
+    result: dict[str, Any] = {"estimators": {name: summary(of_draws) for name, of_draws in errors.items()}}
+    if len(config.seeds) > 1:
+        by_seed = {name: of_draws.reshape(len(config.seeds), -1) for name, of_draws in errors.items()}
+        members = range(len(config.seeds))
+        result["members"] = [{"estimators": {name: summary(of[i]) for name, of in by_seed.items()}} for i in members]
+    return result
 
 
 def evaluate(program: Program, config: ConfigDict, run: Run) -> dict:

@@ -26,7 +26,8 @@ def sample(
     """Words drawn from softmax(logits / temperature), restricted as in `keep_likeliest`.
 
     Each sentence has its own key, so that its words do not depend on the rest of the batch. Fan et al. 2018, §5.4;
-    Holtzman et al. 2020, §3.1.
+    Holtzman et al. 2020, §3.1. Raises ValueError for a temperature that is a number of 0 or less: `greedy` takes the
+    likeliest.
     """
 
     return decode(step, cache, is_done, max_length, drawing(keys, temperature, top_k, top_p), bos=bos, eos=eos, pad=pad)
@@ -36,6 +37,8 @@ def drawing(
     keys: Key[Array, " batch"], temperature: Float[Array, ""] | float, top_k: int, top_p: Float[Array, ""] | float
 ) -> Choose:
     """The function that draws each text's next word, as in `sample`, by the text's key and the word's position."""
+    if isinstance(temperature, (int, float)) and temperature <= 0:
+        raise ValueError(f"temperature={temperature}: needs more than 0; greedy decoding takes the likeliest word.")
 
     def choose(logits, position):
         kept = keep_likeliest(logits.astype(jnp.float32) / temperature, top_k, top_p)

@@ -190,7 +190,7 @@ def _row(name: str, own: Measured, baseline: Measured | None) -> Row:
         ours, theirs = np.log(ours), np.log(theirs)
     if len(common) > 1:
         row = row._replace(p_seeds=_known(paired_t(ours, theirs)), p_flips=sign_flip(ours, theirs))
-    if not (own.statistics and baseline.statistics and own.sentences == baseline.sentences):
+    if not (_has_sentences(own) and _has_sentences(baseline) and own.sentences == baseline.sentences):
         found = mean_interval(ours - theirs)
         return row._replace(difference=_interval(np.exp(found).tolist() if is_log else found))
     sides = [_side_by_side(side, common) for side in (own, baseline)]
@@ -205,7 +205,7 @@ def _row(name: str, own: Measured, baseline: Measured | None) -> Row:
 def _value(name: str, own: Measured) -> Interval:
     """The mean and its interval: over seeds and sentences where these are known, else over seeds."""
     values = list(own.values.values())
-    if not own.statistics:
+    if not _has_sentences(own):
         return interval(name, values)
     rows = _side_by_side(own, list(own.values))
     mean, *ends = two_level_interval(values, _mean_bleu(resampled_sums(rows, RESAMPLES)))
@@ -255,6 +255,11 @@ def _written(found: Interval) -> dict[str, float]:
 
 def _interval(found: Sequence[float]) -> Interval:
     return Interval(found[0], _known(found[1]), _known(found[2]))
+
+
+def _has_sentences(own: Measured) -> bool:
+    """Whether sentences may be drawn again: of one, every draw is the same."""
+    return any(len(rows) > 1 for rows in own.statistics.values())
 
 
 def _side_by_side(own: Measured, seeds: Sequence[int]) -> Float[np.ndarray, "sentences columns"]:

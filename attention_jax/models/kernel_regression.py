@@ -61,11 +61,15 @@ def estimator(
 def silverman_width(x: Inputs) -> Widths:
     """0.9 min(s, IQR / 1.34) n^(−1/5) for each coordinate (Silverman 1986, eq. 3.31).
 
-    In D dimensions the exponent is −1 / (D + 4) (Scott 1992, §6.3). s divides by n − 1.
+    In D dimensions the exponent is −1 / (D + 4) (Scott 1992, §6.3). s divides by n − 1. Where the IQR is 0, because
+    half of the points lie at one place, s stands alone. Raises ValueError for fewer than two points.
     """
     n, d = x.shape
+    if n < 2:
+        raise ValueError(f"x is {x.shape}: a spread needs two points or more.")
     upper, lower = jnp.percentile(x, jnp.array([75.0, 25.0]), axis=0)
-    spread = jnp.minimum(jnp.std(x, axis=0, ddof=1), (upper - lower) / 1.34)
+    deviation, range_ = jnp.std(x, axis=0, ddof=1), upper - lower
+    spread = jnp.where(range_ > 0, jnp.minimum(deviation, range_ / 1.34), deviation)
     return 0.9 * spread * n ** (-1 / (d + 4))
 
 

@@ -287,7 +287,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         attention_dropout = self.dropout_at("attention", 0, dropout)
         between = self.dropout_at("layers", 1, dropout)
         shape = (len(steps), self.layers, len(inputs), self.hidden)
-        masks = between and multiplier(between._replace(row=0), shape, self.dtype, (between.row, 0))
+        masks = between and multiplier(between._replace(row=0), shape, start=(between.row, 0))
         words = Word(
             jnp.swapaxes(self._gates_of(embedded), 0, 1),
             jnp.broadcast_to(steps[:, None], inputs.T.shape),

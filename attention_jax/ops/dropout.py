@@ -38,7 +38,7 @@ def drop(x: Float[Array, "..."], dropout: Dropout | None, start: tuple[int | Arr
     """
     if dropout is None:
         return x
-    return x * multiplier(dropout, x.shape, x.dtype, start)
+    return (x * multiplier(dropout, x.shape, start=start)).astype(x.dtype)  # rounded once
 
 
 def multiplier(

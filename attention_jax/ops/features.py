@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 
 def elu_features(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
     """elu(x) + 1: x + 1 for x > 0, else eˣ (Katharopoulos et al. 2020, eq. 7)."""
-    return jnp.where(x > 0, x + 1, jnp.exp(jnp.minimum(x, 0)))
+    return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x)))
 
 
 def positive_features(x: Float[Array, "*batch d"], directions: Float[Array, "m d"]) -> Float[Array, "*batch m"]:

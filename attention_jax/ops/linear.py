@@ -56,7 +56,7 @@ def parallel(tokens: Tokens) -> Float[Array, "*b t v"]:
         weights = query @ jnp.swapaxes(key, -1, -2)
     else:
         sums = jnp.cumsum(log_decay, axis=-2)
-        between = jnp.minimum(sums[..., :, None, :] - sums[..., None, :, :], 0)
+        between = _where(is_causal[..., None], sums[..., :, None, :] - sums[..., None, :, :])  # later ones overflow
         weights = jnp.sum(query[..., :, None, :] * key[..., None, :, :] * jnp.exp(between), axis=-1)
     if rate is not None:
         value = _corrections(key, value, rate)
@@ -152,12 +152,12 @@ def _corrections(key: Array, value: Array, rate: Array) -> Array:
 
 
 def _where(mask: Array, weights: Array) -> Array:
-    return jnp.where(mask[(None,) * (weights.ndim - 2)], weights, 0)
+    return jnp.where(mask[(None,) * (weights.ndim - mask.ndim)], weights, 0)
 
 
 def _blocks(array: Array, size: int) -> Array:
     """`[..., T, F]` as the fewest blocks `[blocks, ..., ≤ size, F]` of equal length, zeros after the last token."""
     *batch, length, features = array.shape
-    count = -(-length // size)
+    count = max(-(-length // size), 1)
     padded = jnp.pad(array, [(0, 0)] * len(batch) + [(0, -length % count), (0, 0)])
     return jnp.moveaxis(padded.reshape(*batch, count, -1, features), -3, 0)

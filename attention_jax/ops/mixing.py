@@ -41,6 +41,8 @@ def windowed_attention(
     Each query gathers its 2 · reach + 1 keys: time and memory grow with n · reach, not n².
     """
     n = query.shape[-2]
+    if n == 0:
+        return value
     index = jnp.arange(n)[:, None] + jnp.arange(-reach, reach + 1)[None]
     near_key, near_value = (jnp.take(side, jnp.clip(index, 0, n - 1), axis=-2) for side in (key, value))
     mask_Nx1xK = ((index >= 0) & (index < n))[:, None, :]

@@ -117,6 +117,6 @@ def stacked_step(
     for layer, (weights, state) in enumerate(zip(layers, states, strict=True)):
         if layer > 0:
             below = advanced[-1][0]
-            gates = weights.project(below if masks is None else below * masks[layer])
+            gates = weights.project(below if masks is None else (below * masks[layer]).astype(below.dtype))
         advanced.append(CELLS[cell].step(state, gates, weights))
     return tuple(advanced)

@@ -229,7 +229,7 @@ def _kerple_log(numbers: Sequence[Array], query_position: Array, key_position: A
 def _kerple_power(numbers: Sequence[Array], query_position: Array, key_position: Array) -> Array:
     (r1, r2), distance = numbers, _between(query_position, key_position)
     is_near = distance == 0  # a power of 0 has no gradient
-    return jnp.where(is_near, 0.0, -r1 * jnp.where(is_near, 1.0, distance) ** jnp.minimum(r2, 2.0))
+    return jnp.where(is_near, 0.0, -r1 * jnp.where(is_near, 1.0, distance) ** _at_most(2.0, r2))
 
 
 _KERPLE = {"log": _kerple_log, "power": _kerple_power}
@@ -238,3 +238,8 @@ _KERPLE = {"log": _kerple_log, "power": _kerple_power}
 def _at_least(bound: float, parameter: Array) -> Array:
     """max(parameter, bound), with the gradient of the parameter itself, so that one below the bound can come back."""
     return parameter + jax.lax.stop_gradient(jnp.maximum(parameter, bound) - parameter)
+
+
+def _at_most(bound: float, parameter: Array) -> Array:
+    """min(parameter, bound), as `_at_least`."""
+    return -_at_least(-bound, -parameter)

@@ -122,7 +122,8 @@ def laplacian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
 def cosine(query: Query, key: Key, temperature: Scalar = 1.0) -> Scores:
     """qᵀk / (‖q‖ ‖k‖ τ) (Graves et al. 2014, eq. 6; τ learned in Henry et al. 2020); zero at a zero vector."""
     require_shape("temperature", jnp.asarray(temperature), (), "one temperature serves every query and key")
-    return dot(_unit(query), _unit(key)) / temperature
+    inverse_query, inverse_key = _inverse_norm(query), _inverse_norm(key)
+    return dot(query, key) * inverse_query[..., :, None] * inverse_key[..., None, :] / temperature
 
 
 def location(query: Query, w: Float[Array, "d longest"], num_keys: int) -> Scores:
@@ -302,12 +303,11 @@ def _norm2(x: Array) -> Array:
     return jnp.sum(jnp.square(x.astype(_accumulator(x))), axis=-1)
 
 
-def _unit(x: Array) -> Array:
-    x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(_accumulator(x))
-    squared = _norm2(x)[..., None]
+def _inverse_norm(x: Array) -> Array:
+    """1 / ‖x‖, and 0 at a zero vector."""
+    squared = _norm2(x)
     is_zero = squared == 0
-    inverse = jnp.where(is_zero, 0, jax.lax.rsqrt(jnp.where(is_zero, 1, squared)))
-    return x * inverse.astype(x.dtype)
+    return jnp.where(is_zero, 0, jax.lax.rsqrt(jnp.where(is_zero, 1, squared)))
 
 
 def _accumulator(*arrays: Array):

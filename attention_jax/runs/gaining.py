@@ -18,6 +18,7 @@ from attention_jax.runs.experiment import Together
 from attention_jax.runs.folder import Run, read_config, to_json
 from attention_jax.runs.taking import discard, joined_in
 from attention_jax.runs.training import Member, open_checkpoints, train_run
+from attention_jax.training.clock import Clock
 from attention_jax.training.loop import Trainer
 from attention_jax.training.saved import BEST
 
@@ -28,7 +29,7 @@ def gain_seeds(config: ConfigDict, run: Run, together: Together) -> Run:
     Raises UserError where the loss is not finite, Interrupted where asked to stop; the run itself stays what it was.
     """
     extra = _train(config, run, together)
-    joined = Run(joined_in(run.path), time.perf_counter(), run.profile is not None)
+    joined = Run(joined_in(run.path), time.perf_counter())
     shutil.rmtree(joined.path, ignore_errors=True)  # of a kill: no result tells that it is whole
     joined.path.mkdir()
     write_whole(joined.path / "config.json", to_json(config))
@@ -36,7 +37,7 @@ def gain_seeds(config: ConfigDict, run: Run, together: Together) -> Run:
         count = len(run.seeds_before)
         both = [_with_seeds(config, seeds) for seeds in (config.seeds[:count], config.seeds[count:])]
         _join(run, extra, joined, together.trainer, both)
-    return joined
+    return Run(joined.path, time.perf_counter(), run.profile is not None)  # goes on from what was joined
 
 
 def _train(config: ConfigDict, run: Run, together: Together) -> Run:
@@ -66,10 +67,14 @@ def _join(run: Run, extra: Run, joined: Run, trainer: Trainer, both: Sequence[Co
     `both` are the configs of the run and of the extra one.
     """
     lines = run.metrics()
-    spent = max([line["seconds"] for line in lines] + [(run.result() or {}).get("seconds", 0.0)])
+    result = run.result() or {}
+    spent = max([line["seconds"] for line in lines] + [result.get("seconds", 0.0)])
     added = [{**line, "seconds": round(line["seconds"] + spent, 3)} for line in extra.metrics()]
     every = sorted([*lines, *added], key=lambda line: line["step"])
-    joined.rewind({"metrics": every, "seconds": spent, "clock": extra.clock.seconds})
+    clock = Clock()
+    for earlier in (extra.clock.seconds, {name: part * spent for name, part in result.get("goodput", {}).items()}):
+        clock.go_on(earlier)
+    joined.rewind({"metrics": every, "seconds": spent + extra.seconds(), "clock": clock.seconds})
     states = []
     for one, config in zip((run, extra), both, strict=True):
         members = [Member(config, one, seed) for seed in config.seeds]

@@ -37,7 +37,7 @@ from attention_jax.runs.experiment import finished, made_by
 from attention_jax.runs.folder import Run, to_json, write_result, write_whole
 from attention_jax.sweeps.cells import index_of
 from attention_jax.sweeps.folder import Sweep, failures, is_search, read_result, require_metrics
-from attention_jax.sweeps.records import records_of, write_cells
+from attention_jax.sweeps.records import of_seeds, records_of, write_cells
 
 ENDS = {"diverged": "diverged", "dropped": "dropped at a rung"}
 COSTS = ("cost.parameters", "cost.flops", "cost.seconds", "cost.step_seconds", "cost.tokens_per_second")
@@ -239,10 +239,10 @@ def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
 
 
 def members_of(result: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Each seed of a result with its own numbers; a result without `members` is its first seed's."""
+    """Each seed of a result with its own numbers, as `of_seeds`."""
     if result["status"] in ENDS:
         return [(seed, result) for seed in result["seeds"]]
-    return list(zip(result["seeds"], result.get("members") or [result], strict=False))
+    return list(zip(result["seeds"], of_seeds(result), strict=False))
 
 
 def _setting(sweep: Sweep, metric_name: str, named: _Named, failed: Collection[str]) -> tuple[Measured, Setting]:

@@ -92,9 +92,13 @@ class Sweep:
         return sorted(seed for name in setting for seed in self.flat[name]["seeds"])
 
     def choosers(self, setting: Sequence[str]) -> frozenset[int]:
-        """The seeds of a setting that choose at rungs and so are not reported; none where all do both."""
+        """The seeds of a setting that choose at rungs and so are not reported; none where all do both.
+
+        They are those that were planned first, whatever seeds came later.
+        """
         whole = self._whole[without_seeds(self.flat[setting[0]])]
-        return frozenset(self.seeds_of(whole)[: self.config.population.halving_seeds])
+        planned = [seed for name in whole for seed in self.flat[name]["seeds"]]
+        return frozenset(planned[: self.config.population.halving_seeds])
 
     @functools.cached_property
     def _whole(self) -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attention_jax.errors import UserError
 from attention_jax.reports.names import short_keys
 from attention_jax.reports.tables import write_csv
 from attention_jax.runs.config import flatten
@@ -40,6 +41,14 @@ def write_cells(sweep: Sweep, records: Sequence[Mapping[str, Any]]) -> None:
     _link(sweep)
 
 
+def of_seeds(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Each seed's own numbers in a finished result. Raises UserError where several seeds have theirs together."""
+    if "members" not in result and len(result["seeds"]) > 1:
+        seeds = ", ".join(map(str, result["seeds"]))
+        raise UserError(f"sweep: the seeds ({seeds}) of a cell have one result together: give every seed a cell.")
+    return result.get("members") or [result]
+
+
 def _records(sweep: Sweep, name: str, failed: Mapping[str, str]) -> list[dict[str, Any]]:
     result, seeds = read_result(sweep.cell(name)), sweep.flat[name]["seeds"]
     overrides = {key: value for key, value in sweep.plan.cells[name].overrides.items() if key != "seeds"}
@@ -48,7 +57,7 @@ def _records(sweep: Sweep, name: str, failed: Mapping[str, str]) -> list[dict[st
         status = result["status"] if result else "failed" if name in failed else "missing"
         return [{**known, "seed": seed, "status": status} for seed in seeds]
     common = _numbers({key: result[key] for key in OF_ALL if key in result})
-    members = result.get("members") or [{key: value for key, value in result.items() if key not in ("ci95", *OF_ALL)}]
+    members = [{key: value for key, value in own.items() if key not in ("ci95", *OF_ALL)} for own in of_seeds(result)]
     commits = [code["commit"] for code in as_list(result.get("code", [])) if code["commit"]]
     known |= {"status": "finished", "commit": ", ".join(commits)}
     return [

@@ -209,6 +209,12 @@ def test_samples_of_the_likeliest_word_alone_are_greedy():
     np.testing.assert_array_equal(draw(range(6), temperature=1e-4), expected)
 
 
+@pytest.mark.parametrize("temperature", [0, -1.0])
+def test_a_temperature_that_divides_by_nothing_is_refused(temperature):
+    with pytest.raises(ValueError, match=f"temperature={temperature}: needs more than 0; greedy decoding"):
+        draw([0], temperature=temperature)
+
+
 def test_what_is_drawn_for_a_sentence_depends_on_its_key_alone():
     np.testing.assert_array_equal(draw(range(6))[4], draw([4])[0])
     assert (draw(range(6)) != draw(range(6), seed=1)).any()

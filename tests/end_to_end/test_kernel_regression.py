@@ -9,6 +9,7 @@ import pytest
 
 from attention_jax.tasks.kernel_regression import estimates
 from configs import kernel_regression as configs
+from experiments.kernel_regression import result_of
 
 TRUTH = {"sine_power": lambda x: 2 * np.sin(x) + x**0.8, "sine_linear": lambda x: 2 * np.sin(x) + x}
 QUERIES = np.arange(50) / 10
@@ -126,6 +127,18 @@ def test_other_widths_run_on_request_and_unknown_ones_are_refused(launcher, tmp_
     refused = launcher.run(tmp_path / "v", config=kernel, draws=5, estimators="('tricube_1',)")
     assert refused.returncode == 1
     assert "error: config.estimators='tricube_1': choose one of" in refused.err
+
+
+def test_every_seed_has_numbers_of_its_own_beside_those_of_all_draws(random):
+    config = configs.get_config()
+    config.seeds = (3, 5)
+    errors = random.random(8)
+    found = result_of(config, {"kernel": errors})
+    assert found["estimators"]["kernel"]["mse_mean"] == pytest.approx(errors.mean())
+    own = [member["estimators"]["kernel"]["mse_mean"] for member in found["members"]]
+    assert own == pytest.approx([errors[:4].mean(), errors[4:].mean()])
+    config.seeds = (3,)
+    assert set(result_of(config, {"kernel": errors})) == {"estimators"}
 
 
 def test_classification_in_the_plane_gives_probabilities():

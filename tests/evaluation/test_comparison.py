@@ -102,6 +102,13 @@ def test_a_difference_of_bleu_has_an_interval_over_seeds_and_sentences_and_one_s
     assert one.difference.low < one.difference.mean < one.difference.high
 
 
+def test_one_sentence_has_no_interval_and_no_test(random):
+    sides = [of_sentences(name, [translated(random, ["a b c d e f"], rate)]) for name, rate in (("a", 0.4), ("b", 0.0))]
+    rows = compare("test.bleu", sides, (0, 0)).rows
+    assert [(row.value.low, row.value.high) for row in rows] == [(None, None)] * 2
+    assert (rows[1].difference.low, rows[1].p_sentences, rows[1].p_bootstrap, rows[1].p_adjusted) == (None,) * 4
+
+
 def test_sentences_are_compared_with_the_same_ones_alone(random):
     references = [" ".join(random.choice(WORDS, size=12)) for _ in range(20)]
     sides = [of_sentences(name, [translated(random, references, 0.3)] * 2) for name in "ab"]

@@ -42,6 +42,14 @@ def test_silvermans_width_is_its_formula():
     np.testing.assert_allclose(silverman_width(SAMPLE.x), [expected], rtol=1e-5)
 
 
+def test_where_half_of_the_points_are_one_silvermans_width_is_of_the_deviation():
+    x = np.array([0.0] * 8 + [1, 2, -1])
+    expected = 0.9 * x.std(ddof=1) * len(x) ** (-1 / 5)
+    np.testing.assert_allclose(silverman_width(jnp.float32(x)[:, None]), [expected], rtol=1e-5)
+    with pytest.raises(ValueError, match=r"x is \(1, 1\): a spread needs two points or more"):
+        silverman_width(jnp.ones((1, 1)))
+
+
 def test_the_learned_width_is_at_a_minimum_of_the_leave_one_out_loss():
     keep = ~jnp.eye(50, dtype=bool)
     (width,), losses = learned_width(*SAMPLE, True, steps=200, learning_rate=0.05)

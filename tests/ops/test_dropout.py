@@ -83,6 +83,14 @@ def test_no_dropout_is_the_identity_and_a_rate_of_one_is_zero():
     assert not multiplier(Dropout(jax.random.key(0), 1.0), (100,)).any()
 
 
+def test_half_precision_keeps_the_expectation():
+    dropped = drop(jnp.linspace(1, 2, 10_000, dtype=jnp.bfloat16), Dropout(jax.random.key(0), 0.15))
+    assert dropped.dtype == jnp.bfloat16
+    kept = np.asarray(dropped != 0)
+    before = np.linspace(1, 2, 10_000)[kept].mean() / 0.85
+    assert np.asarray(dropped, np.float64)[kept].mean() == pytest.approx(before, rel=5e-4)  # 1 / .85 rounds by 3e-3
+
+
 def test_the_gradient_is_the_mask():
     dropout = Dropout(jax.random.key(0), 0.5)
     gradient = jax.grad(lambda x: drop(x, dropout).sum())(jnp.ones(100))

@@ -14,6 +14,8 @@ SIZE, COUNT = 4, 10
 def test_features_of_elu_are_more_than_0_and_those_of_the_formula():
     x = np.linspace(-5, 5, 21)
     np.testing.assert_allclose(elu_features(jnp.asarray(x)), [a + 1 if a > 0 else math.exp(a) for a in x], rtol=1e-6)
+    slopes = jax.vmap(jax.grad(elu_features))(jnp.array([-500.0, -1.0, 0.0, 1.0, 500.0]))
+    np.testing.assert_allclose(slopes, [0, math.exp(-1), 1, 1, 1], rtol=1e-6)
 
 
 def test_positive_features_are_those_of_the_formula():

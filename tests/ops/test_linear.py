@@ -91,6 +91,23 @@ def test_gradients_of_blocks_are_those_of_all_pairs(rule):
     jax.tree.map(close, weighed(lambda given: chunked(given, 4)[0]), weighed(parallel))
 
 
+def test_a_decay_of_nothing_has_its_whole_gradient_and_one_that_grows_grows_in_every_form():
+    ones = jnp.ones((3, 1))
+    last = lambda form, decay: form(Tokens(ones, ones, ones, log_decay=jnp.full((3, 1), decay)))[2, 0]  # noqa: E731
+    forms = (parallel, lambda given: recurrent(given)[0], lambda given: chunked(given, 2)[0])
+    for decay in (0.0, 0.5, -200.0 / 3):
+        for form in forms[: 2 if decay < -50 else 3]:  # blocks have a least sum of decays
+            value, slope = jax.value_and_grad(functools.partial(last, form))(decay)
+            assert value == pytest.approx(1 + np.exp(decay) + np.exp(2 * decay), rel=1e-6)
+            assert slope == pytest.approx(np.exp(decay) + 2 * np.exp(2 * decay), rel=1e-6)
+
+
+def test_no_tokens_read_nothing():
+    none = jnp.ones((2, 0, 3))
+    for form in (parallel, lambda given: recurrent(given)[0], lambda given: chunked(given, 4)[0]):
+        assert form(Tokens(none, none, none)).shape == (2, 0, 3)
+
+
 def test_decays_and_rates_together_are_refused_but_token_by_token():
     ones = jnp.ones((2, 1))
     both = Tokens(ones, ones, ones, log_decay=-ones, rate=ones)

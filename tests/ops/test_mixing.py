@@ -38,6 +38,11 @@ def test_windowed_attention_is_attention_under_a_window(random, reach):
     np.testing.assert_allclose(windowed_attention(query, key, value, reach), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_text_without_tokens_attends_to_nothing():
+    none = jnp.zeros((2, 0, 4))
+    assert windowed_attention(none, none, none, 3).shape == attend(none, none, none).shape == (2, 0, 4)
+
+
 def test_kernels_that_do_not_fit_are_refused_by_name():
     with pytest.raises(ValueError, match="the kernel has size 4: needs an odd size"):
         convolution(jnp.zeros((5, 2)), jnp.zeros((4, 2, 2)))

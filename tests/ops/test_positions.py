@@ -289,6 +289,13 @@ def test_a_slope_of_kerples_that_fell_below_zero_is_the_least_one_and_can_come_b
     assert all((leaf != 0).all() for leaf in jax.tree.leaves(gradient))
 
 
+def test_a_power_of_kerples_that_went_above_two_is_two_and_can_come_back():
+    encoding, positions, query = ENCODINGS["kerple_power"], jnp.arange(4)[None], jnp.zeros((1, 3, 4, 4))
+    bias = lambda r2: encoding.bias({"r1": jnp.ones(3), "r2": r2}, query, positions, positions)  # noqa: E731
+    np.testing.assert_allclose(bias(jnp.full(3, 2.5)), bias(jnp.full(3, 2.0)), rtol=1e-6)
+    assert (jax.grad(lambda r2: bias(r2).sum())(jnp.full(3, 2.5)) < 0).all()
+
+
 @pytest.mark.parametrize("name", ["sinusoidal", "alibi", "rotary", "learned"])
 def test_randomized_positions_rise_and_stay_below_the_longest(name):
     encoding = make_encoding(f"randomized_{name}", longest=50)

@@ -106,7 +106,7 @@ def test_bfloat16_loses_only_what_its_inputs_lost(name):
     query, key = (jax.random.normal(k, (16, 256), jnp.bfloat16) for k in keys)
     q64, k64 = (np.asarray(a, np.float64) for a in (query, key))
     expected = [[ORACLES[name](q, k) for k in k64] for q in q64]
-    np.testing.assert_allclose(SCORES[name].apply(query, key), expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(SCORES[name].apply(query, key), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", PAIRWISE)

@@ -160,6 +160,22 @@ def test_seeds_that_choose_at_rungs_are_not_reported_and_where_all_do_both_the_c
     assert "their intervals cover less than 95%" in " ".join(notes_of([answer]))
 
 
+def test_seeds_that_chose_stay_apart_when_lower_ones_come_later(tmp_path):
+    values = {1.0: {1: 9.0, 2: 0.3, 3: 0.5, 0: 0.7}, 0.5: {1: 9.0, 2: 0.4, 3: 0.6, 0: 0.8}}
+    population = {"halving": 0.5, "rungs": (10,), "halving_seeds": 1}
+    (answer,) = compare(sweep_of(tmp_path, values, population=population))
+    assert [row.value.mean for row in answer.comparison.rows] == pytest.approx([0.5, 0.6])
+    assert "The first seeds (1) chose at the rungs" in " ".join(notes_of([answer]))
+
+
+def test_seeds_of_a_cell_that_have_one_result_together_are_refused(tmp_path):
+    sweep = sweep_of(tmp_path, {1.0: {0: 0.1}, 0.5: {0: 0.4}})
+    (path, *_) = (sweep.cell(name) / "result.json" for name in sweep.plan.cells)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seeds": [0, 1, 2]}))
+    with pytest.raises(UserError, match=r"the seeds \(0, 1, 2\) of a cell have one result together: give every seed a"):
+        compare(sweep)
+
+
 def test_the_intervals_of_what_rungs_leave_over_cover_as_often_as_they_say_where_other_seeds_chose(tmp_path, random):
     tasks, settings, seeds, truth = 100, 4, 5, 10.0
     drawn = truth + random.normal(size=(tasks, settings, seeds))
