@@ -1,13 +1,14 @@
-"""Whether today's code computes what the code of a kept answer did: its command, made short, run by both.
+"""How near today's code comes to what the code of a kept answer computed: its command, made short, run by both.
 
-    python -m experiments._replay positional_encoding --config.train.steps=20 --config.train.evaluate_every=20
+    python -m experiments._replay positional_encoding --config.train.steps=100 --config.train.evaluate_every=100
 
 What follows the answer's name goes behind its command: what makes it short, and where its data is. The code of the
-answer's commit runs in a work tree of its own, with today's packages. Where every number that both results have is the
-same to the last bit, but for clocks, the answer says so; numbers that differ are listed.
+answer's commit runs in a work tree of its own, with today's packages. The answer then says how many of the numbers that
+both results have are the same to the last bit, and how far apart the others are; clocks are not looked at.
 """
 
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -36,14 +37,16 @@ def main(argv: list[str]) -> None:
         sys.exit(f"error: {name}: is of several commits; replay what each of them made.")
     with tempfile.TemporaryDirectory() as folder:
         there, now = run_by_both(kept["code"]["commit"], [*arguments(kept["command"]), *flags], Path(folder))
-    same, differ = compared(there, now)
-    print(f"{name}: {len(same)} numbers are the same, {len(differ)} are not")
-    for key, values in list(differ.items())[:SHOWN]:
-        print(f"  {key}: {values[0]} there, {values[1]} now")
-    if differ or not same or now["code"]["changed"]:
-        sys.exit("The answer is left as it is" + ("." if differ else ": commit what has changed."))
+    both = compared(there, now)
+    if not both or now["code"]["changed"]:
+        sys.exit(f"error: {name}: {'the code has changes: commit them' if both else 'no number in common'}.")
+    apart = {key: far for key, values in both.items() if (far := distance(*values))}
+    print(f"{name}: {len(both)} numbers, of which {len(both) - len(apart)} are the same to the last bit")
+    for key in sorted(apart, key=lambda key: -apart[key])[:SHOWN]:
+        print(f"  {key}: {both[key][0]} there, {both[key][1]} now")
     short = [flag for flag in flags if flag.split("=")[0] not in {f"--config.{place}" for place in _results.LOCAL}]
-    _results.write(name, kept | {"replayed": {"code": now["code"], "flags": short, "numbers": len(same)}})
+    found = {"numbers": len(both), "same": len(both) - len(apart), "furthest": max(apart.values(), default=0.0)}
+    _results.write(name, kept | {"replayed": {"code": now["code"], "flags": short, **found}})
 
 
 def arguments(command: str) -> list[str]:
@@ -72,12 +75,18 @@ def _started(*command: str, where: Path) -> None:
         sys.exit(f"error: {shlex.join(command)}, in {where}, ended with {ended.returncode}.")
 
 
-def compared(there: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], dict[str, tuple[float, float]]]:
-    """Which of the numbers that two results both have are the same to the last bit, and the others with both values."""
+def compared(there: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Both values of every number that two results have."""
     theirs, ours = dict(numbers(there)), dict(numbers(now))
-    both = [key for key in theirs if key in ours]
-    differ = {key: (theirs[key], ours[key]) for key in both if repr(theirs[key]) != repr(ours[key])}  # nan is nan
-    return [key for key in both if key not in differ], differ
+    return {key: (theirs[key], ours[key]) for key in theirs if key in ours}
+
+
+def distance(there: float, now: float) -> float:
+    """|there − now| over the larger of both; infinite where one of them alone is no number."""
+    if there == now or (math.isnan(there) and math.isnan(now)):
+        return 0.0
+    far = abs(there - now) / max(abs(there), abs(now))
+    return math.inf if math.isnan(far) else far
 
 
 def numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:

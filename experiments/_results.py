@@ -5,7 +5,7 @@
 
 An answer is told from today's code by what its run imports: an edit of a comment, a docstring or a module that it
 does not import is none. Of a run what only starts or reads it is left out, which has made the answer of a sweep.
-`_replay` asks of code that has changed whether it computes the same.
+`_replay` asks code that has changed how near it comes.
 """
 
 import datetime
@@ -72,7 +72,9 @@ def _row(name: str, kept: Mapping[str, Any]) -> dict[str, str]:
 
 def _shown(changed: list[str] | None, replayed: Mapping[str, Any] | None, files: Collection[str]) -> str:
     if changed and replayed and changes(replayed["code"]["commit"], files) == []:
-        return f"changed; the same {replayed['numbers']} numbers in short ({' '.join(replayed['flags'])})"
+        others = f", the others within {replayed['furthest']:.0e}" if replayed["same"] < replayed["numbers"] else ""
+        found = f"{replayed['same']} of {replayed['numbers']} numbers are the same{others}"
+        return f"changed; with {' '.join(replayed['flags'])} {found}"
     if changed is None:
         return "not known: no such commit here"
     return f"changed: {shown(changed)}" if changed else "the same"

@@ -28,12 +28,13 @@ MOST_NAMED = 3  # of settings that tie
 BY_SENTENCES = (
     "Intervals are over seeds and sentences, those of differences too. p-values against the baseline: over sentences "
     "by approximate randomization (swapped) and paired bootstrap (resampled, sacreBLEU's), which take the trained "
-    "models as they are; over seeds by paired t and exact sign flips. Holm's correction is of the swapped ones."
+    "models as they are; over seeds by paired t and exact sign flips. Holm's correction is of the swapped ones, over "
+    "the differences of this metric."
 )
 BY_SEEDS = (
     "Intervals are over seeds, those of differences over the seeds that both have. p-values against the baseline: "
-    "paired t and exact sign flips over seeds; Holm's correction is of the former. Each interval is of 95% by "
-    "itself: one that leaves out 0 may have a corrected p-value above .05."
+    "paired t and exact sign flips over seeds; Holm's correction is of the former, over the differences of this "
+    "metric. Each interval is of 95% by itself: one that leaves out 0 may have a corrected p-value above .05."
 )
 RATIOS = (
     "A ratio is a setting's value divided by the baseline's, the geometric mean over seeds: below ×1 is less. Its "

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from experiments import _replay, _results
@@ -19,24 +20,23 @@ def changed(**sections):
     return json.loads(json.dumps(THERE)) | sections
 
 
-def test_numbers_that_both_have_are_compared_to_the_last_bit_and_clocks_are_not():
-    same, differ = _replay.compared(
-        THERE, changed(seconds=9.0, code={"commit": "def5678", "changed": False}, more={"x": 1})
-    )
-    assert len(same) == 6  # a loss, two rows of two, a cell's loss
-    assert not differ
-    same, differ = _replay.compared(THERE, changed(train={"loss": 0.5000000000000001}))
-    assert differ == {"train.loss": (0.5, 0.5000000000000001)}
-    assert len(same) == 5
+def test_numbers_that_both_have_are_compared_and_clocks_are_not():
+    both = _replay.compared(THERE, changed(seconds=9.0, code={"commit": "def5678", "changed": False}, more={"x": 1}))
+    assert len(both) == 6  # a loss, two rows of two, a cell's loss
+    both = _replay.compared(THERE, changed(train={"loss": 0.5000000000000001}))
+    assert both["train.loss"] == (0.5, 0.5000000000000001)
+    assert _replay.distance(*both["train.loss"]) == pytest.approx(2e-16, rel=0.2)
+    assert _replay.distance(-1.0, 3.0) == pytest.approx(4 / 3)
+    assert _replay.distance(0, -0.0) == _replay.distance(np.nan, np.nan) == 0
+    assert _replay.distance(np.nan, 1.0) == np.inf
 
 
 def test_cells_are_compared_by_what_they_set_wherever_they_stand():
     other = {"overrides": {"a": 2}, "seed": 0, "metrics": {"loss": 7.0}}
-    same, differ = _replay.compared(THERE, changed(cells=[other, *THERE["cells"]]))
-    assert not differ
-    assert any("cells" in key and key.endswith("metrics.loss") for key in same)
-    (key,) = _replay.compared(changed(cells=[other]), changed(cells=[other | {"metrics": {"loss": 7.5}}]))[1]
-    assert '{"a": 2}' in key
+    both = _replay.compared(THERE, changed(cells=[other, *THERE["cells"]]))
+    assert all(repr(there) == repr(now) for there, now in both.values())
+    (key,) = (key for key in both if key.endswith("metrics.loss"))
+    assert '{"a": 1}' in key
 
 
 @pytest.fixture
@@ -64,12 +64,13 @@ def kept(tmp_path, monkeypatch):
     return tmp_path / "one.json", replay, started
 
 
-def test_an_answer_whose_code_still_computes_it_says_so_without_places_of_this_machine(kept):
+def test_an_answer_says_how_near_todays_code_comes_without_places_of_this_machine(kept):
     path, replay, started = kept
-    now = changed(code={"commit": "def5678", "changed": False, "version": "0" * 12})
+    now = changed(train={"loss": 0.4}, code={"commit": "def5678", "changed": False, "version": "0" * 12})
     replay(THERE, now, "--config.train.steps=20", "--config.data.path=/home/me/fra.txt")
-    expected = {"code": now["code"], "flags": ["--config.train.steps=20"], "numbers": 6}
-    assert json.loads(path.read_text())["replayed"] == expected
+    found = json.loads(path.read_text())["replayed"]
+    assert found.pop("furthest") == pytest.approx(0.2)
+    assert found == {"code": now["code"], "flags": ["--config.train.steps=20"], "numbers": 6, "same": 5}
     (first, second) = (command[2:-1] for command in started if command[1] == "launch.py")
     flags = ["--config.seeds=(0,1)", "--config.train.steps=20", "--config.data.path=/home/me/fra.txt"]
     assert [*first] == [*second] == ["--config=configs/nmt.py", *flags]
@@ -79,16 +80,16 @@ def test_an_answer_whose_code_still_computes_it_says_so_without_places_of_this_m
 
 
 @pytest.mark.parametrize(
-    "now",
+    ("now", "why"),
     [
-        changed(train={"loss": 0.6}, code={"commit": "def5678", "changed": False}),
-        changed(code={"commit": "def5678", "changed": True}),
+        ({"code": {"commit": "def5678", "changed": False}}, "no number in common"),
+        (changed(code={"commit": "def5678", "changed": True}), "the code has changes: commit them"),
     ],
 )
-def test_an_answer_is_left_as_it_is_where_a_number_differs_or_the_code_is_not_committed(kept, now):
+def test_an_answer_is_left_as_it_is_where_nothing_can_be_said(kept, now, why):
     path, replay, _ = kept
     before = path.read_text()
-    with pytest.raises(SystemExit, match="left as it is"):
+    with pytest.raises(SystemExit, match=f"error: one: {why}"):
         replay(THERE, now)
     assert path.read_text() == before
 
@@ -98,9 +99,12 @@ def test_an_answer_that_is_not_kept_is_refused_by_name(kept):
         _replay.main(["", "other"])
 
 
-def test_what_is_listed_says_that_changed_code_computes_the_same(monkeypatch):
-    replayed = {"code": {"commit": "def5678"}, "numbers": 7, "flags": ["--config.train.steps=20"]}
+def test_what_is_listed_says_how_near_changed_code_comes(monkeypatch):
+    replayed = {"code": {"commit": "def5678"}, "numbers": 7, "same": 7, "furthest": 0.0, "flags": ["--config.draws=2"]}
     monkeypatch.setattr(_results, "changes", lambda commit, files: [] if commit == "def5678" else ["a.py"])
-    assert _results._shown(["a.py"], replayed, ()) == "changed; the same 7 numbers in short (--config.train.steps=20)"
+    said = _results._shown(["a.py"], replayed, ())
+    assert said == "changed; with --config.draws=2 7 of 7 numbers are the same"
+    said = _results._shown(["a.py"], replayed | {"same": 5, "furthest": 0.0002}, ())
+    assert said == "changed; with --config.draws=2 5 of 7 numbers are the same, the others within 2e-04"
     monkeypatch.setattr(_results, "changes", lambda commit, files: ["a.py"])
     assert _results._shown(["a.py"], replayed, ()) == "changed: a.py"
