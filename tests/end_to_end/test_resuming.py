@@ -170,13 +170,12 @@ def test_a_finished_run_gains_seeds_and_is_what_it_would_be_with_all_from_the_st
     result, whole = (json.loads((run / "result.json").read_text()) for run in (folder, of_two_seeds))
     assert result["seeds"] == [0, 1]
     assert result["members"] == whole["members"]
-    before, phases = json.loads((one / "result.json").read_text()), ("steps", "compile", "save", "evaluation")
     if not kill:  # its time is that of both trainings, none of which was lost
-        assert result["goodput"]["lost"] == 0
-        assert result["seconds"] > before["seconds"]
-        for phase in phases:
-            spent, earlier = (of["goodput"][phase] * of["seconds"] for of in (result, before))
-            assert spent > earlier
+        before = json.loads((one / "result.json").read_text())
+        spent, earlier = ({k: part * of["seconds"] for k, part in of["goodput"].items()} for of in (result, before))
+        assert spent["lost"] == 0
+        assert spent["steps"] > earlier["steps"]
+        assert all(spent[phase] >= 0.99 * earlier[phase] for phase in ("compile", "data", "save", "evaluation"))
     assert result["ci95"] == whole["ci95"]
     assert_same_run(folder, of_two_seeds)
     assert not (folder / "more").exists()
