@@ -68,8 +68,8 @@ def silverman_width(x: Inputs) -> Widths:
     if n < 2:
         raise ValueError(f"x is {x.shape}: a spread needs two points or more.")
     upper, lower = jnp.percentile(x, jnp.array([75.0, 25.0]), axis=0)
-    deviation, range_ = jnp.std(x, axis=0, ddof=1), upper - lower
-    spread = jnp.where(range_ > 0, jnp.minimum(deviation, range_ / 1.34), deviation)
+    deviation, iqr = jnp.std(x, axis=0, ddof=1), upper - lower
+    spread = jnp.where(iqr > 0, jnp.minimum(deviation, iqr / 1.34), deviation)
     return 0.9 * spread * n ** (-1 / (d + 4))
 
 
