@@ -73,7 +73,7 @@ def together(config: ConfigDict, how: str) -> Together:
 def measure(config: ConfigDict, run: Run) -> dict:
     """Every row of every part, told as it is found, and how cost grows; the tables are printed.
 
-    A part that fails is told of, and the others are measured.
+    A part that fails is told of, and the others are measured. After each part `table.md` has what was found so far.
     """
     tools = Tools(run.subfolder("measured"), Peers(HOME / "experiments" / "_peers", config.peers), LAUNCHER, HOME)
     found: dict[str, list[dict]] = {"rows": [], "growths": []}
@@ -83,12 +83,17 @@ def measure(config: ConfigDict, run: Run) -> dict:
                 kind, cells = ("rows", _cells) if isinstance(one, Row) else ("growths", _cells_of_growth)
                 found[kind].append(one.as_dict())
                 tell("  ".join(filter(None, map(show, cells(found[kind][-1])))))
-        except UserError as error:  # a peer that fails, say: what was measured before it took many minutes
-            tell(f"{part}  the rest left out: {error}")
-    text = "\n".join(map(as_markdown, _tables(found)))
-    write_whole(run.own / "table.md", text)
-    put(text)
+        except Exception as error:  # a peer that fails, no memory: what was measured before took many minutes
+            tell(f"{part}  the rest left out: {_line_of(error)}")
+        write_whole(run.own / "table.md", _text(found))
+    put(_text(found))
     return found
+
+
+def _line_of(error: Exception) -> str:
+    """What an error says, in a line."""
+    line = (str(error).splitlines() or [""])[0]
+    return line if isinstance(error, UserError) else f"{type(error).__name__}: {line}"
 
 
 def evaluate(session: ConfigDict, config: ConfigDict, run: Run) -> dict:
@@ -123,6 +128,10 @@ def _tables(found: Mapping[str, Any]) -> list[Table]:
         "Exponents p of value = c · size^p by least squares on logarithms, with 95% intervals.",
     )
     return [table for table in (rows, powers) if table.rows]
+
+
+def _text(found: Mapping[str, Any]) -> str:
+    return "\n".join(map(as_markdown, _tables(found)))
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from attention_jax import backends
 from attention_jax.backends.flex import walks
 from attention_jax.backends.flex.inputs import Asked, Bias, bias_of, prepared
 from attention_jax.backends.flex.walks import EMPTY, EVEN, FULL, PARTIAL
+from attention_jax.errors import UserError
 from attention_jax.ops.attention import Relative
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Spec
@@ -30,6 +31,7 @@ from attention_jax.ops.masking import (
     window_mask,
     with_axes,
 )
+from attention_jax.ops.pooling import attention_of
 from attention_jax.ops.positions import make_encoding
 from attention_jax.ops.scoring import dot
 
@@ -288,18 +290,42 @@ def test_forward_and_gradients_compile_for_a_tpu():
 @pytest.mark.parametrize(("encoding", "size"), DEVICES)
 def test_forward_and_gradients_are_lowered_for_a_gpu(encoding, size):
     function, shapes = program_of(encoding, size)
-    with an_h100():
+    with h100s():
         text = function.trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("xla.gpu.triton") == 3
 
 
-def an_h100():
-    """The device that programs are lowered for, where JAX wants to know one (from 0.11)."""
+@pytest.mark.parametrize(
+    ("size", "devices", "reason"),
+    [
+        (24, 1, "on a GPU its heads have a power of 2 of features"),
+        (32, 2, "its kernels are for one device, and the mesh has 2"),
+        (32, 1, ""),
+    ],
+)
+def test_what_its_devices_cannot_do_is_refused_before_a_program_is_made(size, devices, reason):
+    with h100s(devices) as mesh:
+        if mesh is None:
+            pytest.skip("this JAX knows no devices that are not here")
+        assert backends.make_backend("flex").refusal(attention_of(), backends.Call(features=size)) == reason
+
+
+def test_a_program_with_its_kernels_has_their_mark_and_one_without_them_fails():
+    compiled = lambda name: jax.jit(lambda *a: backends.attend(name, *a).values).lower(*arrays()).compile()  # noqa: E731
+    backends.require_mark("flex", compiled(SMALL))
+    with pytest.raises(UserError, match=r"^backend='flex': the compiled program has no call of it \(flex_queries\)"):
+        backends.require_mark("flex", compiled("reference"))
+
+
+@contextlib.contextmanager
+def h100s(count=1):
+    """The devices that programs are lowered for, where JAX wants to know any (from 0.11)."""
     try:
         from jax.sharding import AbstractDevice
     except ImportError:
-        return contextlib.nullcontext()
+        yield None
+        return
     device = AbstractDevice(device_kind="NVIDIA H100", num_cores=None, platform="gpu")
-    return jax.sharding.use_abstract_mesh(
-        jax.sharding.AbstractMesh((1,), ("all",), (jax.sharding.AxisType.Auto,), abstract_device=device)
-    )
+    mesh = jax.sharding.AbstractMesh((count,), ("all",), (jax.sharding.AxisType.Auto,), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        yield mesh

@@ -72,19 +72,31 @@ def test_a_value_that_cannot_be_used_is_refused_by_its_key(key, value, message):
         experiments.load("benchmark").check(config)
 
 
-def test_a_part_that_fails_takes_no_other_with_it(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (UserError("torch_train.py: no such model."), "torch_train.py: no such model."),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: out of memory\nof the device"),
+            "RuntimeError: RESOURCE_EXHAUSTED: out of memory",
+        ),
+    ],
+)
+def test_a_part_that_fails_takes_no_other_with_it(monkeypatch, tmp_path, capsys, error, told):
     def failing(config, tools):
         yield Row("train", "first", "s", [1.0], {})
-        raise UserError("torch_train.py: no such model.")
+        raise error
+
+    def second(config, tools):
+        assert "first" in (tmp_path / "table.md").read_text()
+        yield Row("decode", "second", "s", [2.0], {})
 
     monkeypatch.setitem(benchmark.PARTS, "train", failing)
-    monkeypatch.setitem(
-        benchmark.PARTS, "decode", lambda config, tools: iter([Row("decode", "second", "s", [2.0], {})])
-    )
+    monkeypatch.setitem(benchmark.PARTS, "decode", second)
     run = SimpleNamespace(own=tmp_path, subfolder=lambda name: tmp_path / name)
     found = benchmark.measure(configs.get_config("train,decode"), run)
     assert [row["what"] for row in found["rows"]] == ["first", "second"]
-    assert "train  the rest left out: torch_train.py: no such model." in capsys.readouterr().err
+    assert f"train  the rest left out: {told}\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow

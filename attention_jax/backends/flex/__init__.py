@@ -20,7 +20,7 @@ from attention_jax.backends.flex import kernels
 from attention_jax.backends.flex.inputs import Asked, bias_of, prepared
 from attention_jax.backends.flex.walks import Inputs, Lengths, Plan, usual_blocks
 from attention_jax.backends.fused import SCALES
-from attention_jax.backends.record import Call, first_of
+from attention_jax.backends.record import Call, first_of, platform
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_same_size
 
@@ -35,7 +35,17 @@ def refusal(attention: Attention, call: Call | None = None) -> str:
         "it adds nothing beside the values": relative.mix is not None,
         "it has no falloff of weights": relative.falloff is not None,
     }
-    return chunked.refusal(attention, call) or first_of(reasons)
+    return chunked.refusal(attention, call) or first_of(reasons | _of_devices(call))
+
+
+def _of_devices(call: Call | None) -> dict[str, bool]:
+    """What the devices that programs are made for have against a call."""
+    here, devices = platform(), jax.sharding.get_abstract_mesh().size
+    sizes = () if call is None else (call.features or 1, call.value_features or 1)
+    return {
+        "on a GPU its heads have a power of 2 of features": here == "gpu" and any(size & (size - 1) for size in sizes),
+        f"its kernels are for one device, and the mesh has {devices}": here != "cpu" and devices > 1,
+    }
 
 
 def pooled(

@@ -17,6 +17,7 @@ from attention_jax.backends.record import platform
 EMPTY, PARTIAL, FULL = 0, 1, 2  # no pair of a block may attend; some may; all may
 EVEN = 3  # all may, and their bias is one number; from here on a kind is EVEN + its index
 
+MARK = ("flex_queries",)  # of the kernel that every program with attention has
 NARROW = 64  # features of a head up to which a GPU has smaller blocks, and fewer warps for each
 
 
@@ -144,7 +145,13 @@ class Walk(NamedTuple):
 def run(plan: Plan, walk: Walk, inputs: Inputs) -> tuple[Array, ...]:
     """What the blocks give: arrays `[*batch, blocks, rows, columns]`. Blocks that are empty are not computed with."""
     ways = {way: functools.partial(way, plan, walk) for way in WAYS.values()}
-    return jax.lax.platform_dependent(inputs, **{platform: ways[way] for platform, way in WAYS.items()})
+    with jax.named_scope(_name(walk)):
+        return jax.lax.platform_dependent(inputs, **{platform: ways[way] for platform, way in WAYS.items()})
+
+
+def _name(walk: Walk) -> str:
+    """What programs call a kernel."""
+    return f"flex_{walk.of}"
 
 
 def _on_grid(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = False) -> tuple[Array, ...]:
@@ -183,6 +190,7 @@ def _on_grid(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = Fals
         scratch_shapes=[pltpu.VMEM(matrix.shape, matrix.dtype) for matrix in carry],
         compiler_params=pltpu.CompilerParams(dimension_semantics=in_order),
         interpret=is_interpreted,
+        name=_name(walk),
     )(inputs)
 
 
@@ -225,7 +233,7 @@ def _in_loop(plan: Plan, walk: Walk, inputs: Inputs, is_interpreted: bool = Fals
         out_specs=_out_specs(plan, walk),
         compiler_params=triton.CompilerParams(num_warps=4 if is_narrow else 8, num_stages=2),
         interpret=is_interpreted,
-        name=f"flex_{walk.of}",
+        name=_name(walk),
     )(inputs, order, ends)
 
 

@@ -1,9 +1,7 @@
 """Corpora of many sizes: the host's memory and time, imported and read as training reads them."""
 
-import multiprocessing
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -11,7 +9,7 @@ from ml_collections import ConfigDict
 from attention_jax.data.batching import TrainingBatches, split_buckets
 from attention_jax.data.config import DataConfig
 from attention_jax.data.importing import load_or_import
-from attention_jax.tasks.benchmark.memory import held, peak_megabytes
+from attention_jax.tasks.benchmark.memory import alone, own_megabytes
 from attention_jax.tasks.benchmark.rounds import Growth, Row
 from attention_jax.tasks.benchmark.tools import Tools
 
@@ -25,19 +23,18 @@ def measure(config: ConfigDict, tools: Tools) -> Iterator[Row | Growth]:
     for pairs in asked.pairs:
         path = tools.folder / f"{pairs}.txt"
         _write(path, pairs)
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-            found = process.submit(import_and_read, path, asked.data.to_dict()).result()
+        found = alone(import_and_read, path, asked.data.to_dict())
         path.unlink()
         memory.append(found[0])
         seconds.append(found[1])
-        yield Row("corpora", f"{pairs:,} pairs imported and read, memory of its own", "MB", [found[0]])
+        yield Row("corpora", f"{pairs:,} pairs imported and read, most memory of its own", "MB", [found[0]])
     yield Growth("corpora", "memory of importing and reading: MB", "pairs", [*asked.pairs], memory, 0)
     yield Growth("corpora", "seconds of importing and reading", "pairs", [*asked.pairs], seconds, 1)
 
 
 def import_and_read(path: Path, data: dict) -> tuple[float, float]:
-    """MB that this process held of its own at its end, beside what it held at its start, and its seconds."""
-    started, before = time.perf_counter(), held("RssAnon")
+    """MB that this process held of its own at most, above what it held at its start, and its seconds."""
+    started = time.perf_counter()
     config = DataConfig(**data)._replace(path=str(path), on_device=False)
     folder = path.with_suffix(".data")
 
@@ -49,8 +46,7 @@ def import_and_read(path: Path, data: dict) -> tuple[float, float]:
             call = batches.take(0, step, step + 1)
             buckets[call.bucket].rows(call.rows)
 
-    peak_megabytes(work)
-    return held("RssAnon") - before, time.perf_counter() - started
+    return own_megabytes(work), time.perf_counter() - started
 
 
 def _write(path: Path, pairs: int) -> None:

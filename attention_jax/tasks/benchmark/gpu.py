@@ -17,7 +17,7 @@ from attention_jax.tasks.benchmark.pairs import write_pairs
 from attention_jax.tasks.benchmark.rounds import Row, in_turn
 from attention_jax.tasks.benchmark.tools import Tools
 from attention_jax.tasks.benchmark.training import WAYS, Rounds, peers_of, prepare, rate_of
-from attention_jax.tasks.needs import beyond_causality
+from attention_jax.tasks.needs import unseen_flops
 from attention_jax.tasks.timing import median_rate
 from attention_jax.training.compiling import Rehearsals
 from attention_jax.training.cost import flops
@@ -66,8 +66,8 @@ def model_flops(case: ConfigDict, optimizer: ConfigDict) -> float:
     """The FLOPs that a step needs, however they are computed."""
     plain = changed(case, {"model.kwargs.backend": "reference"})
     training = prepare(plain, optimizer)
-    beyond = beyond_causality(training.learner.model, case.batch, case.length)
-    return flops(training.step, *training.shapes(case.batch)) - beyond
+    unseen = unseen_flops(training.learner.model, case.batch, case.length)
+    return flops(training.step, *training.shapes(case.batch)) - unseen
 
 
 def words_of_step(case: ConfigDict, target: np.ndarray) -> float:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from attention_jax.ops.pooling import kernel_regression
-from attention_jax.tasks.benchmark.memory import peak_megabytes
+from attention_jax.tasks.benchmark.memory import alone, peak_megabytes
 from attention_jax.tasks.benchmark.rounds import Row, in_turn
 from attention_jax.tasks.benchmark.tools import Tools
 from attention_jax.tasks.timing import seconds_of
@@ -27,20 +27,37 @@ def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
     """Seconds of every kernel at `config.kernel_regression.points` queries and as many keys, and the memory of it."""
     del tools
     asked = config.kernel_regression
-    generator = np.random.default_rng(0)
-    x = np.sort(generator.random((asked.points, 1), np.float32), axis=0)
-    y = np.sin(9 * x).astype(np.float32)
+    x, y = points(asked.points)
     size = f"{asked.points:,} × {asked.points:,}"
     for kernel in asked.kernels:
-        program = jax.jit(functools.partial(kernel_regression, kernel=kernel, width=asked.width))
         numpy = functools.partial(by_numpy, kernel=kernel, width=asked.width, block=asked.block)
-        ours, theirs = (functools.partial(answer, each, x, x, y) for each in (program, numpy))
-        found, memory = peak_megabytes(ours)
+        ours, theirs = (functools.partial(answer, each, x, x, y) for each in (program_of(kernel, asked.width), numpy))
         few = slice(None, None, max(asked.points // 100, 1))
-        note = f"differs by {np.max(np.abs(found[few] - numpy(x[few], x, y))):.0e} at most"
+        note = f"differs by {np.max(np.abs(ours()[few] - numpy(x[few], x, y))):.0e} at most"
         measures = functools.partial(seconds_of, ours), {"NumPy": functools.partial(seconds_of, theirs)}
         yield Row("kernel_regression", f"{kernel}, {size}", "s", *in_turn(asked.rounds, *measures), note)
-        yield Row("kernel_regression", f"{kernel}, {size}: memory above what was held before", "MB", [memory])
+        memory = alone(memory_of, kernel, asked.width, asked.points)
+        yield Row("kernel_regression", f"{kernel}, {size}: memory above that of a start", "MB", [memory])
+
+
+def points(count: int) -> tuple[Points, Points]:
+    """Queries, which are the keys too, and values."""
+    x = np.sort(np.random.default_rng(0).random((count, 1), np.float32), axis=0)
+    return x, np.sin(9 * x).astype(np.float32)
+
+
+def program_of(kernel: str, width: float) -> Callable:
+    """The regression, compiled at its first call."""
+    return jax.jit(functools.partial(kernel_regression, kernel=kernel, width=width))
+
+
+def memory_of(kernel: str, width: float, count: int) -> float:
+    """MB that a process takes to answer, above what it held after answering for eight points."""
+    program = program_of(kernel, width)
+    x, y = points(8)
+    answer(program, x, x, y)
+    x, y = points(count)
+    return peak_megabytes(functools.partial(answer, program, x, x, y))[1]
 
 
 def answer(estimate: Callable, *points: Points) -> Points:

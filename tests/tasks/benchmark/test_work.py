@@ -1,5 +1,7 @@
 """What is measured is the work that it says: products are counted, answers equal others', searches write words."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,10 +12,10 @@ from attention_jax.ops.pooling import kernel_regression
 from attention_jax.tasks.benchmark.cases import changed, learner_of, translator_of
 from attention_jax.tasks.benchmark.decoding import searching
 from attention_jax.tasks.benchmark.gpu import model_flops, words_of_step
-from attention_jax.tasks.benchmark.memory import peak_megabytes
+from attention_jax.tasks.benchmark.memory import alone, own_megabytes, peak_megabytes
 from attention_jax.tasks.benchmark.pairs import random_pairs
 from attention_jax.tasks.benchmark.products import products
-from attention_jax.tasks.benchmark.regression import KERNELS, by_numpy
+from attention_jax.tasks.benchmark.regression import KERNELS, by_numpy, memory_of
 from attention_jax.tasks.benchmark.training import Rounds, prepare
 from attention_jax.training.cost import flops
 from configs import benchmark
@@ -99,3 +101,17 @@ def test_memory_is_what_work_held_at_most():
     answer, held = peak_megabytes(lambda: np.ones(2**24).sum())
     assert answer == 2**24
     assert 0.9 * 2**27 / 1e6 < held < 2**28 / 1e6
+
+
+def test_memory_that_work_gives_back_counts_as_long_as_it_lasts():
+    def work():
+        held = np.ones(2**24)
+        time.sleep(0.2)
+        return held.sum()
+
+    assert 0.9 * 2**27 / 1e6 < own_megabytes(work) < 2**28 / 1e6
+
+
+def test_regression_in_a_process_of_its_own_holds_its_answer_and_no_map():
+    held = alone(memory_of, "gaussian", 0.1, 2**14)
+    assert 2**14 * 4 / 1e6 <= held < 2**28 * 4 / 1e6 / 5
