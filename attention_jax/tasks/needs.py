@@ -1,14 +1,14 @@
 """What a model needs: FLOPs, whatever way they are computed, which MFU counts, and bytes of its cache.
 
 They are those of the matrix products of a forward and backward pass by the reference backend, without
-rematerialization, less the products of causal self-attention whose weight is 0, by causality, a pattern or a window
-(Chowdhery et al. 2022, app. B, which does not subtract them; Dao 2024, §4.1, which does). Mixers with a state are
-counted token by token: writing to the state, and reading it, not the pairs of a block.
+rematerialization, less the products of self-attention whose weight is 0, by causality, a pattern or a window (Chowdhery
+et al. 2022, app. B, which does not subtract them; Dao 2024, §4.1, which does). Mixers with a state are counted token by
+token: writing to the state, and reading it, not the pairs of a block.
 """
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from attention_jax.models.transformer import Memory, Transformer
 from attention_jax.modules.families import PLAIN
 from attention_jax.modules.linear import RULES
 from attention_jax.modules.mixers import is_window
+from attention_jax.modules.transformer import LayerSpec
 from attention_jax.ops import naming
 from attention_jax.ops.masking import as_rule, causal_mask, combine, window_mask
 from attention_jax.ops.patterns import ALL, narrowed
@@ -53,18 +54,18 @@ def in_sight(model: Any) -> Any:
     return model.clone(backend="reference")
 
 
-def beyond_causality(model: Any, rows: int, length: int, own_positions: bool = False) -> float:
-    """The FLOPs of a step's products for pairs of a query and a key that it may not see; 0 without causal layers.
+def unseen_flops(model: Any, rows: int, length: int, own_positions: bool = False) -> float:
+    """The FLOPs of a step's products for pairs of a query and a key of its own text that it may not see.
 
-    Of a text's T² pairs T(T + 1)/2 are causal, fewer with a pattern or a window. Texts have positions of their own, or
-    share 0, 1, ….
+    Of a text's T² pairs a causal layer sees T(T + 1)/2; with a pattern or a window any layer sees fewer. Texts have
+    positions of their own, or share 0, 1, ….
     """
-    layers = _causal_layers(model)
-    if not layers:
-        return 0.0
-    reach = model.layer.reach if is_window(model.layer.mixer) else length
-    unseen = _unseen(model.layer.pattern, reach, length)
-    return layers * unseen * _of_a_pair(_one_layer(model), rows, rows if own_positions else 1)
+    found = 0.0
+    for layers in _attending(model):
+        unseen = _unseen(layers.spec.pattern, layers.reach, length, layers.is_causal)
+        if unseen:
+            found += layers.number * unseen * _of_a_pair(_alone(layers, model), rows, rows if own_positions else 1)
+    return found
 
 
 @functools.cache
@@ -82,30 +83,52 @@ def _of_a_pair(model: LanguageModel, rows: int, rows_of_positions: int) -> float
 
 
 @functools.cache
-def _unseen(pattern: str, reach: int, length: int) -> int:
-    """How many pairs of a query and a key a causal layer with this pattern leaves out, or more than `reach` apart."""
-    if pattern == ALL and reach >= length:
-        return length * (length - 1) // 2
-    near = combine(causal_mask(length, length), window_mask(length, length, reach))
-    (mask,), places = narrowed([near], [pattern], length), jnp.arange(length)
+def _unseen(pattern: str, reach: int | None, length: int, is_causal: bool) -> int:
+    """How many pairs of a query and a key a layer with this pattern, and this reach, leaves out."""
+    if pattern == ALL and (reach is None or reach >= length):
+        return length * (length - 1) // 2 if is_causal else 0
+    before = causal_mask(length, length) if is_causal else None
+    near = None if reach is None else window_mask(length, length, reach)
+    (mask,), places = narrowed([combine(before, near)], [pattern], length), jnp.arange(length)
     mask = as_rule(mask, length)
     rows = (places[first : first + 256] for first in range(0, length, 256))
     return length**2 - sum(int(jnp.sum(mask.block(some, places))) for some in rows)
 
 
-def _causal_layers(model: Any) -> int:
-    if not isinstance(model, LAYERED) or not model.layer.mixing.attends:
-        return 0
-    return model.decoder_layers if isinstance(model, Transformer) else model.layers
+class _Layers(NamedTuple):
+    """The layers of a model that have one kind of self-attention."""
+
+    spec: LayerSpec
+    positions: str
+    number: int
+    is_causal: bool = True
+
+    @property
+    def reach(self) -> int | None:
+        """How far from its query a key may be; None: any."""
+        return self.spec.reach if is_window(self.spec.mixer) else None
 
 
-def _one_layer(model: Any) -> LanguageModel:
-    """A language model with one of the model's causal layers."""
-    layer = model.layer._replace(cross_score="", cross_normalize="", cross_family=PLAIN, stacked=False)
-    positions = model.decoder_positions if isinstance(model, Transformer) else model.positions
-    return LanguageModel(
-        vocabulary=1, layers=1, positions=positions, max_length=model.max_length, is_tied=False, layer=layer
-    )
+def _attending(model: Any) -> list[_Layers]:
+    if not isinstance(model, LAYERED):
+        return []
+    if isinstance(model, Transformer):
+        own = model.layer._replace(mixer=model.encoder_mixer, family=model.encoder_family)
+        own = own._replace(pattern=model.encoder_pattern)
+        kinds = [
+            _Layers(own, model.encoder_positions, model.encoder_layers, is_causal=False),
+            _Layers(model.layer, model.decoder_positions, model.decoder_layers),
+        ]
+    else:
+        kinds = [_Layers(model.layer, model.positions, model.layers)]
+    return [layers for layers in kinds if layers.spec.mixing.attends]
+
+
+def _alone(layers: _Layers, model: Any) -> LanguageModel:
+    """A language model with one of the layers: its pairs cost the same, whichever of them a layer sees."""
+    spec = layers.spec._replace(cross_score="", cross_normalize="", cross_family=PLAIN, stacked=False)
+    sizes = {"vocabulary": 1, "layers": 1, "max_length": model.max_length, "is_tied": False}
+    return LanguageModel(**sizes, positions=layers.positions, layer=spec)
 
 
 def _by_token(mixer: str) -> str:

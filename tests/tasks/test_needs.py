@@ -7,7 +7,7 @@ from translators import SIZES, build
 
 from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.tasks.needs import beyond_causality, counted, held_bytes
+from attention_jax.tasks.needs import counted, held_bytes, unseen_flops
 from attention_jax.training.cost import flops
 from configs.language_model import TRANSFORMER
 
@@ -94,9 +94,9 @@ OF_A_PAIR = {  # what a layer multiplies for a pair of a query and a key, forwar
 
 
 @pytest.mark.parametrize(("option", "features"), OF_A_PAIR.items(), ids=str)
-def test_what_is_beyond_causality_is_of_every_product_that_grows_with_the_square_of_the_length(option, features):
+def test_what_causality_hides_is_of_every_product_that_grows_with_the_square_of_the_length(option, features):
     model = language_model(**dict([option] if option else []))
-    assert beyond_causality(model, B, S, own_positions=True) == 3 * 2 * B * SMALL["layers"] * features * S * (S - 1) / 2
+    assert unseen_flops(model, B, S, own_positions=True) == 3 * 2 * B * SMALL["layers"] * features * S * (S - 1) / 2
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_is_beyond_causality_is_of_every_product_that_grows_with_the_square
 )
 def test_what_has_no_gradient_has_one_product_less(option, features):
     model = language_model(**dict([option]))
-    assert beyond_causality(model, B, S) == 2 * B * SMALL["layers"] * features * S * (S - 1) / 2
+    assert unseen_flops(model, B, S) == 2 * B * SMALL["layers"] * features * S * (S - 1) / 2
 
 
 def test_what_positions_alone_decide_is_counted_once_where_texts_share_them():
@@ -116,12 +116,12 @@ def test_what_positions_alone_decide_is_counted_once_where_texts_share_them():
     regressor = InContextRegressor.of(outputs=1, **sizes | {"positions": "fire"})
     features, once = B * 2 * WIDTH, HIDDEN + HIDDEN * HEADS
     for model in (regressor, language_model(positions="fire")):
-        assert beyond_causality(model, B, S) == 3 * 2 * SMALL["layers"] * (features + once) * S * (S - 1) / 2
+        assert unseen_flops(model, B, S) == 3 * 2 * SMALL["layers"] * (features + once) * S * (S - 1) / 2
 
 
 def test_of_a_translator_the_decoder_is_causal():
     model = build("transformer_small", cross_score="additive:hidden=3", encoder_layers=5)
-    by_pair = beyond_causality(model, B, S) / (S * (S - 1) / 2)
+    by_pair = unseen_flops(model, B, S) / (S * (S - 1) / 2)
     assert by_pair == 3 * 2 * B * model.decoder_layers * 2 * SIZES["width"]
 
 
@@ -141,22 +141,56 @@ def test_mixers_with_a_state_are_counted_as_what_is_written_to_it_and_read_of_it
     state = heads * 8 * values * (writes + 1)
     layer = projections * d * d + more + state + 2 * d * SMALL["feed_forward"]
     assert forward_flops(model, T) == 2 * B * T * (2 * layer + d * V)
-    assert beyond_causality(model, B, T) == 0
+    assert unseen_flops(model, B, T) == 0
 
 
 def test_what_a_pattern_forbids_is_not_counted_either():
     whole, length = language_model(), 300
-    by_pair = beyond_causality(whole, B, S) / (S * (S - 1) / 2)
+    by_pair = unseen_flops(whole, B, S) / (S * (S - 1) / 2)
     seen = sum(1 for q in range(length) for k in range(q + 1) if k < 2 or q - k < 9)
     narrow = language_model(pattern="streaming:sinks=2,window=9")
-    assert beyond_causality(narrow, B, length) == by_pair * (length**2 - seen)
+    assert unseen_flops(narrow, B, length) == by_pair * (length**2 - seen)
+
+
+def of_a_pair_of_the_source(model):
+    """c of the a + b S + c S² that a step with S words of source takes: two words meet in the encoder alone."""
+
+    def step(length):
+        source, lengths, inputs = (jnp.full(shape, 4, jnp.int32) for shape in ((B, length), (B,), (B, T)))
+        variables = jax.eval_shape(model.init, jax.random.key(0), source, lengths, inputs)
+        return flops(jax.grad(lambda variables: model.apply(variables, source, lengths, inputs).sum()), variables)
+
+    return (step(1) - 2 * step(2) + step(3)) / 2
+
+
+@pytest.mark.parametrize(
+    ("more", "sees"),
+    [
+        (
+            {"encoder_pattern": "local:window=2,dilation=2,first=1", "pattern": "local:window=1"},
+            lambda q, k: q < 1 or k < 1 or (abs(q - k) <= 4 and (q - k) % 2 == 0),
+        ),
+        ({"encoder_pattern": "strided:stride=3", "mixer": "gru"}, lambda q, k: abs(q - k) < 3 or (q - k) % 3 == 0),
+        (
+            {"encoder_mixer": "window", "reach": 2, "encoder_positions": "shaw", "encoder_family": "talking"},
+            lambda q, k: abs(q - k) <= 2,
+        ),
+    ],
+    ids=("local", "strided", "window"),
+)
+def test_pairs_that_an_encoder_may_not_see_are_not_counted_either(more, sees):
+    narrow, length = build("transformer_small", encoder_layers=1, **more), 9
+    whole = build("transformer_small", **{name: value for name, value in more.items() if "encoder" not in name})
+    unseen = sum(not sees(q, k) for q in range(length) for k in range(length))
+    of_the_decoder = unseen_flops(whole, B, length)
+    assert unseen_flops(narrow, B, length) - of_the_decoder == unseen * of_a_pair_of_the_source(narrow)
 
 
 def test_what_lies_outside_of_a_window_is_not_counted_either():
     seen = sum(1 for q in range(S) for k in range(q + 1) if q - k <= 2)
-    by_pair = beyond_causality(language_model(), B, S) / (S * (S - 1) / 2)
-    assert beyond_causality(language_model(mixer="window", reach=2), B, S) == by_pair * (S**2 - seen)
-    assert beyond_causality(language_model(mixer="window", reach=S), B, S) == by_pair * S * (S - 1) / 2
+    by_pair = unseen_flops(language_model(), B, S) / (S * (S - 1) / 2)
+    assert unseen_flops(language_model(mixer="window", reach=2), B, S) == by_pair * (S**2 - seen)
+    assert unseen_flops(language_model(mixer="window", reach=S), B, S) == by_pair * S * (S - 1) / 2
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from attention_jax.ops.losses import squared_error
 from attention_jax.ops.masking import causal_mask
 from attention_jax.tasks.in_context.drawing import check, training_prompts
 from attention_jax.tasks.in_context.held_out import HeldOut, held_out
-from attention_jax.tasks.needs import beyond_causality, counted, in_sight
+from attention_jax.tasks.needs import counted, in_sight, unseen_flops
 from attention_jax.tasks.regression.estimators import chosen
 from attention_jax.tasks.regression.measuring import summary
 from attention_jax.tasks.sections import of_section, tell_once, tell_unread_dropout, types_of
@@ -186,7 +186,7 @@ class Session:
         model, (state, _, hyper) = counted(self.model), self.description.arguments
         step = functools.partial(train_step, self._loss_of(model), rule_of(self.config.optimizer), PLAIN)
         rows, length = self.config.data.batch, 2 * self.config.data.pairs + 1
-        return flops(step, state, batch, hyper) - beyond_causality(model, rows, length)
+        return flops(step, state, batch, hyper) - unseen_flops(model, rows, length)
 
     @functools.cached_property
     def cost(self) -> dict[str, float]:

@@ -19,7 +19,7 @@ from attention_jax.tasks.language_model.measuring import Total, total_of
 from attention_jax.tasks.language_model.model import build, init, loss, statistics_of
 from attention_jax.tasks.language_model.scaling import lines_of_config, scaled_init
 from attention_jax.tasks.language_model.source import Measure, Opener, Source
-from attention_jax.tasks.needs import beyond_causality, counted, held_bytes, in_sight
+from attention_jax.tasks.needs import counted, held_bytes, in_sight, unseen_flops
 from attention_jax.tasks.sections import of_section, tell_unread_dropout
 from attention_jax.training.cost import flops
 from attention_jax.training.description import Description, description_of, step_of
@@ -184,7 +184,7 @@ class Session:
         texts = jax.eval_shape(self.source.texts, batch, hyper)
         rows, length = texts.tokens.shape
         own_positions = texts.positions is not None or model.new_encoding().record.sample_positions is not None
-        return flops(step, state, batch, hyper) - beyond_causality(model, rows, length, own_positions)
+        return flops(step, state, batch, hyper) - unseen_flops(model, rows, length, own_positions)
 
     @functools.cached_property
     def cost(self) -> dict[str, float]:

@@ -20,7 +20,7 @@ from attention_jax.modules.attention import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
-from attention_jax.tasks.needs import beyond_causality, counted, held_bytes, in_sight
+from attention_jax.tasks.needs import counted, held_bytes, in_sight, unseen_flops
 from attention_jax.tasks.sections import of_section, tell_once, types_of
 from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.placement import Placement
@@ -95,7 +95,7 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
 
 def model_flops(config: ConfigDict, model: nn.Module, rows: int, length: int) -> float:
     """The FLOPs of a training step that the model needs, however they are computed: see `tasks/needs.py`."""
-    return describe(config, counted(model), rows, length).flops - beyond_causality(model, rows, length)
+    return describe(config, counted(model), rows, length).flops - unseen_flops(model, rows, length)
 
 
 def placement_of(config: ConfigDict) -> Placement:
