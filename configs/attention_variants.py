@@ -5,6 +5,8 @@
     python launch.py --config=configs/attention_variants.py:smoke
     python launch.py --config=configs/attention_variants.py:text --config.data.path=PATH/input.txt
     python launch.py --config=configs/attention_variants.py:translation
+    python launch.py --config=configs/attention_variants.py:small --sweep=patterns
+    python launch.py --config=configs/attention_variants.py:small --sweep=temperatures
 
 It is a sweep unless --mode says otherwise; `small` is `core` in models of a quarter of the parameters. Differences are
 to softmax attention, the first setting. `differential` has half of its heads, so that each of its maps is of as many
@@ -13,6 +15,9 @@ many there are is the sweep's, whatever --config.model.heads says. All settings 
 the width of their feed-forward layers; with these flags its training FLOPs, by steps:
 
     --config.sweep.match=flops --config.sweep.match_by=train.steps
+
+`--sweep=patterns` asks which keys a token has to see, and `--sweep=temperatures` where a learned temperature of cosine
+scores starts, of every variant but `translation`.
 """
 
 import runpy
@@ -27,6 +32,7 @@ POSITIONS = Path(__file__).with_name("positional_encoding.py")
 TURNED: tuple[dict[str, str], ...] = (
     {},
     {"score": "cosine:learned=True"},
+    {"score": "cosine:temperature=0.1,learned=True"},  # 1 / log2(L² − L) for texts of 32 (Henry et al. 2020, §3.1)
     {"score": "l2"},
     {"score": "gaussian:learned=True"},
     {"score": "laplacian:learned=True"},
@@ -50,6 +56,16 @@ OTHERS: tuple[dict[str, str], ...] = (
 )
 FAMILIES = (*(one | {"positions": "rotary"} for one in TURNED), *(one | {"positions": "none"} for one in OTHERS))
 KEYS = ("positions", "score", "normalize", "family", "mixer")
+PATTERNS = (
+    "all",
+    "local:window=7",
+    "local:window=7,first=1",
+    "streaming:sinks=1,window=8",
+    "big_bird:block=4,window=1",
+    "strided:stride=8",
+)
+SCORES = ("scaled_dot", *(f"cosine:temperature={start},learned=True" for start in (1.0, 0.3, 0.1, 0.03)))
+SWEEPS = {"patterns": ("model.pattern", PATTERNS), "temperatures": ("model.score", SCORES)}  # with rotary positions
 FEW: tuple[dict[str, str], ...] = ({}, {"score": "l2"}, {"family": "differential"}, {"mixer": "delta"})
 
 TASKS = ("copy", "associative_recall")
@@ -77,7 +93,9 @@ def get_config(variant="core"):
     return config
 
 
-def sweep(variant="core"):
+def sweep(variant="core", name=""):
+    if name:
+        return _of_one_key(variant, name)
     if variant == "translation":  # of the decoder's attention to its own words, which has no window
         defined = [one for one in FAMILIES if one.get("mixer") != "window"]
         return product([_named(one, "model.kwargs.decoder_", "model.kwargs.") for one in defined], seeds(5))
@@ -85,8 +103,20 @@ def sweep(variant="core"):
     if variant == "smoke":
         few = [_named(one | {"positions": "none"}) | _heads(one, heads) for one in FEW]
         return product(few, grid("data.task", TASKS[:1]), seeds(2))
-    tasks = ("text",) if variant == "text" else TASKS
-    return product([_named(one) | _heads(one, heads) for one in FAMILIES], grid("data.task", tasks), seeds(5))
+    return product([_named(one) | _heads(one, heads) for one in FAMILIES], grid("data.task", _tasks(variant)), seeds(5))
+
+
+def _of_one_key(variant, name):
+    if name not in SWEEPS or variant == "translation":
+        raise ValueError(
+            f"no such sweep of variant {variant!r}: choose one of {', '.join(SWEEPS)}, of core, small or text"
+        )
+    rotary = grid("model.positions", ("rotary",))
+    return product(rotary, grid(*SWEEPS[name]), grid("data.task", _tasks(variant)), seeds(5))
+
+
+def _tasks(variant):
+    return ("text",) if variant == "text" else TASKS
 
 
 def _named(family, of_positions="model.", of_others="model."):

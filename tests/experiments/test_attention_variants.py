@@ -5,10 +5,13 @@ import pytest
 from attention_jax.launcher import experiments
 from configs import attention_variants
 
+SWEEPS = [(variant, "") for variant in attention_variants.VARIANTS]
+SWEEPS += [(variant, name) for variant in ("core", "small", "text") for name in attention_variants.SWEEPS]
 
-@pytest.mark.parametrize("variant", attention_variants.VARIANTS)
-def test_every_setting_is_one_that_can_be_trained(variant):
-    settings = {tuple(sorted(one.items())) for one in attention_variants.sweep(variant)}
+
+@pytest.mark.parametrize(("variant", "name"), SWEEPS)
+def test_every_setting_is_one_that_can_be_trained(variant, name):
+    settings = {tuple(sorted(one.items())) for one in attention_variants.sweep(variant, name)}
     for setting in settings:
         config = attention_variants.get_config(variant)
         config.update_from_flattened_dict(dict(setting))
