@@ -5,7 +5,7 @@
     python launch.py --config=configs/parametrization.py:small
     python launch.py --config=configs/parametrization.py:smoke
 
-`small` is of one layer, over a sixteenfold width, in a quarter of an hour; `smoke` takes two minutes. A sweep of
+`small` is of one layer, over a sixteenfold width, in six minutes; `smoke` takes two minutes. A sweep of
 `language_model.py`. The feed-forward is four times as wide as the model; heads are as many at every width.
 """
 
