@@ -1,4 +1,4 @@
-# make demo | test | conformance | bench-guard | test-slow | test-slurm | test-distributed | fuzz | faults | check | audit | docs | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
+# make demo | test | conformance | bench-guard | test-slow | browser | test-slurm | test-distributed | fuzz | faults | check | audit | docs | lock.  ACCELERATOR=cpu (default), cuda13 or tpu; PYTHON=python3.12 for another one.
 ACCELERATOR ?= cpu
 # The newest tested Python that can make a virtual environment, on PATH or of pyenv's (whose shims may run nothing).
 PYTHON ?= $(shell for version in 3.13 3.12; do \
@@ -14,7 +14,7 @@ ACCELERATORS := cpu cuda13 tpu
 SLURM ?= /tmp/attention_jax_slurm
 KILLS ?= 100
 
-.PHONY: demo test test-slow test-slurm test-distributed fuzz faults check audit conformance bench-guard results docs lock clean
+.PHONY: demo test test-slow browser test-slurm test-distributed fuzz faults check audit conformance bench-guard results docs lock clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train the default experiment on embedded data, in a few minutes
@@ -25,6 +25,9 @@ test: $(READY)  ## all but what takes long
 
 test-slow: $(READY)  ## what takes long: runs killed again and again, real corpora, a million pairs, full disks
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --ignore=tests/distributed
+
+browser:  ## what tests of pages skip without: installs Debian's chromium where there is no browser (root)
+	command -v chromium || command -v chromium-browser || command -v google-chrome || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 test-slurm: $(READY)  ## sweeps on a real SLURM of one node on this machine; installs Debian's where it is missing (root)
 	command -v slurmctld munged sbatch >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; }

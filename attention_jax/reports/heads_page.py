@@ -102,12 +102,16 @@ const made = (name, text, parent) => {
 let colour = "";
 const shade = share => `rgba(${colour}, ${share})`;
 
+// What a word of white space alone is shown as: a language model reads and writes such.
+const BLANKS = {" ": "␣", "\\n": "⏎", "\\t": "⇥"};
+const shown = word => word.trim() ? word : word.replace(/[ \\n\\t]/g, blank => BLANKS[blank]);
+
 // A line of words, each as dark as it is likely or looked at.
 const line = (place, title, words, shares, says, changed) => {
   place.replaceChildren();
   made("b", title, place);
   words.forEach((word, index) => {
-    const span = made("span", word, place);
+    const span = made("span", shown(word), place);
     span.style.background = shade(shares[index] * 0.6);
     span.title = says(shares[index]);
     if (changed && changed[index]) span.className = "changed";
@@ -138,8 +142,9 @@ const read = (event, canvas, kind, weights, name) => {
   const place = (at, from, length, count) => Math.max(0, Math.min(count - 1, Math.floor((at - from) / length * count)));
   const y = place(event.clientY, box.top, box.height, kind.queries.length);
   const x = place(event.clientX, box.left, box.width, kind.keys.length);
-  byId("where").textContent = `${kind.kind}, ${name}: ${kind.queries[y]} → ${kind.keys[x]}: ${weights[y][x]}`;
-  line(byId("looked"), kind.queries[y], kind.keys, weights[y], weight => `weight ${weight}`);
+  const [query, key] = [shown(kind.queries[y]), shown(kind.keys[x])];
+  byId("where").textContent = `${kind.kind}, ${name}: ${query} → ${key}: ${weights[y][x]}`;
+  line(byId("looked"), query, kind.keys, weights[y], weight => `weight ${weight}`);
 };
 
 let off = null;

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from browser import needs_browser, seen_on
 from texts import DOCUMENTS, write_jsonl
 
 import attention_jax
@@ -194,17 +195,51 @@ def test_a_run_can_be_opened_and_writes_what_the_command_does(trained):
     np.testing.assert_allclose(told.top_weights, -np.sort(-heads.weights), rtol=1e-5, atol=1e-6)
 
 
+HEADS = {"config": "configs/heads.py:smoke", "sentences": 3}
+
+
+@pytest.fixture(scope="module")
+def measured(trained, tmp_path_factory):
+    """The folder of a measurement of the run's heads."""
+    (launcher, run, _), folder = trained, tmp_path_factory.mktemp("heads")
+    process = launcher.run(folder, **HEADS, run=run, parts="('removing','roles','page')")
+    assert process.returncode == 0, process.err
+    return folder
+
+
 @pytest.mark.slow
-def test_its_heads_are_removed_and_watched_but_read_no_couples(trained, tmp_path):
+def test_its_heads_are_removed_and_watched_but_read_no_couples(trained, measured, tmp_path):
     launcher, run, _ = trained
-    asked = {"config": "configs/heads.py:smoke", "run": run, "sentences": 3}
-    refused = launcher.run(tmp_path / "refused", **asked)
+    refused = launcher.run(tmp_path / "refused", **HEADS, run=run)
     assert refused.returncode == 1
     assert "patching needs the embedded corpus" in refused.err
-    process = launcher.run(tmp_path / "heads", **asked, parts="('removing','roles','page')")
-    assert process.returncode == 0, process.err
-    result = json.loads((tmp_path / "heads" / "result.json").read_text())
+    result = json.loads((measured / "result.json").read_text())
     assert result["heads"]["decoder"]["1"].keys() == {"1", "2"}
     assert result["heads"]["decoder"]["1"]["2"].keys() == {"change", "estimate", "positional"}
     assert result["pruning"]["exact"]["2"] == pytest.approx(result["pruning"]["random"]["2"])
     assert "bleu" not in result
+
+
+CLICKS = """
+  const heads = [...document.querySelectorAll("main button")];
+  const shown = id => [...document.querySelectorAll(`#${id} span`)].map(word => [word.textContent, word.title]);
+  const seen = [shown("whole"), shown("without")];
+  for (const head of heads) { head.click(); seen.push(shown("without")); }
+  return seen;
+"""
+BLANKS = {" ": "␣", "\n": "⏎", "\t": "⇥"}
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_browser_shows_every_probability_of_its_text_with_every_head_and_without_each(measured, tmp_path):
+    page = (measured / "heads.html").read_text(encoding="utf-8")
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    found = json.loads(text)
+    (without,) = found["kinds"][0]["without"]
+    whole, nothing, *each = seen_on(page, tmp_path, CLICKS)
+    assert nothing == []
+    for shown, written in zip([whole, *each], [found["whole"], *without], strict=True):
+        pairs = zip(written["words"], written["probabilities"], strict=True)
+        assert shown == [[BLANKS.get(word, word), f"probability {share:g}"] for word, share in pairs]
+    assert whole != each[0] != each[1]

@@ -1,36 +1,19 @@
 """The page in a real browser, where there is one: a click sorts, the console stays silent, nothing scrolls sideways."""
 
-import re
-
 import pytest
-from browser import dom_of, needs_browser
+from browser import dom_of, needs_browser, seen_on
 
 from attention_jax.reports.page import Estimate, Table, render
 
 CLICKS = """
-<script>
-const said = [];
-for (const kind of ["error", "warn", "log"]) console[kind] = (...words) => said.push(words.join(" "));
-window.onerror = message => said.push(message);
-addEventListener("load", () => {
   const shown = () => [...document.querySelectorAll("tbody tr")].map(row => row.cells[0].textContent).join("");
   const orders = [shown()];
-  for (const column of COLUMNS) { document.querySelectorAll("th")[column].click(); orders.push(shown()); }
-  document.body.append(Object.assign(document.createElement("pre"), {id: "seen", textContent: orders + "|" + said}));
-});
-</script>
+  for (const column of [1, 1, 2, 0]) { document.querySelectorAll("th")[column].click(); orders.push(shown()); }
+  return orders;
 """
-
-
 WIDTHS = """
-<script>
-addEventListener("load", () => {
   const boxes = [document.documentElement, ...document.querySelectorAll(".scroll")];
-  const wide = boxes.filter(box => box.scrollWidth > box.clientWidth).length;
-  const seen = `${boxes.length} ${wide}`;
-  document.body.append(Object.assign(document.createElement("pre"), {id: "seen", textContent: seen}));
-});
-</script>
+  return [boxes.length, boxes.filter(box => box.scrollWidth > box.clientWidth).length];
 """
 
 
@@ -39,19 +22,15 @@ addEventListener("load", () => {
 def test_a_table_of_many_estimates_fits_a_laptop_whose_intervals_go_under_their_means(tmp_path, columns, wide):
     row = [Estimate(index + 0.2345, index + 0.1234, index + 0.3456) for index in range(columns)]
     table = Table("t", ("setting", *map(str, range(columns))), [("randomized_sinusoidal", *row)] * 2)
-    page = render("Wide", [table], [], "").replace("<head>", f"<head>{WIDTHS}")
-    assert f'<pre id="seen">2 {wide}</pre>' in dom_of(page, tmp_path, "--window-size=1280,800")
+    page = render("Wide", [table], [], "")
+    assert seen_on(page, tmp_path, WIDTHS, "--window-size=1280,800") == [2, wide]
 
 
 @needs_browser
 def test_a_click_on_a_heading_sorts_and_another_sorts_the_other_way(tmp_path):
     rows = [("a", 10.0, "x"), ("b", 9.5, ""), ("c", 1e-7, "y"), ("d", "", "w"), ("e", 100.0, "z")]
     page = render("Sorting", [Table("table", ("name", "value", "word"), rows)], [], "")
-    clicks = CLICKS.replace("COLUMNS", "[1, 1, 2, 0]")
-    dom = dom_of(page.replace("<head>", f"<head>{clicks}"), tmp_path)
-    orders, said = re.search(r'<pre id="seen">(.*?)\|(.*?)</pre>', dom, re.DOTALL).groups()
-    assert orders.split(",") == ["abcde", "cbaed", "eabcd", "daceb", "abcde"]
-    assert said == ""
+    assert seen_on(page, tmp_path, CLICKS) == ["abcde", "cbaed", "eabcd", "daceb", "abcde"]
 
 
 STRANGERS = """
