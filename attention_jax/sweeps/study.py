@@ -4,6 +4,7 @@ What is asked for follows from the seed, the space and all that was told before,
 same again asks for the same.
 """
 
+import importlib.metadata
 import importlib.util
 import math
 import warnings
@@ -23,8 +24,9 @@ SAMPLERS: dict[str, Callable[[Any, int], Any]] = {
         independent_sampler=optuna.samplers.RandomSampler(seed=seed),
         warn_independent_sampling=False,
     ),
-    "gp": lambda optuna, seed: optuna.samplers.GPSampler(seed=seed),
+    "gp": lambda optuna, seed: optuna.samplers.GPSampler(seed=seed),  # a Gaussian process
 }
+PASSING_OVER = {"gp"}  # samplers that learn of values alone, and would ask again and again for what diverged
 # Each of Optuna; a step is the number of an evaluation, from 1.
 PRUNERS: dict[str, Callable[[Any], Any]] = {
     "none": lambda optuna: optuna.pruners.NopPruner(),
@@ -48,6 +50,8 @@ class Study:
         towards = optuna.study.StudyDirection
         direction = towards.MAXIMIZE if more_is_better else towards.MINIMIZE
         self._study = optuna.create_study(direction=direction, sampler=made, pruner=PRUNERS[pruner](optuna))
+        self._passes_over, self._worst_of = sampler in PASSING_OVER, min if more_is_better else max
+        self._values: list[float] = []  # of the trials that came to one
         self._pruned = optuna.trial.TrialState.PRUNED
         self._trials: list[Any] = []
         self._decided: dict[tuple[int, int], bool] = {}  # by trial and step: a pruner that is asked twice counts twice
@@ -69,10 +73,21 @@ class Study:
 
     def tell(self, number: int, value: float | None) -> None:
         """What a trial came to; None where it was dropped or diverged."""
-        if value is None or not math.isfinite(value):
-            self._study.tell(self._trials[number], state=self._pruned)
-        else:
-            self._study.tell(self._trials[number], value)
+        trial = self._trials[number]
+        if value is not None and math.isfinite(value):
+            self._study.tell(trial, value)
+            self._values.append(value)
+            return
+        self._study.tell(trial, state=self._pruned)
+        if self._passes_over and self._values:
+            self._tell_worst(trial)
+
+    def _tell_worst(self, trial: Any) -> None:
+        """Add a trial of the same settings with the worst value so far, and without steps, by which pruners judge."""
+        from optuna.trial import create_trial
+
+        worst = self._worst_of(self._values)
+        self._study.add_trial(create_trial(params=trial.params, distributions=self._distributions, value=worst))
 
     def _overrides(self, trial: Any) -> Overrides:
         found = {}
@@ -92,11 +107,17 @@ def require_known(sampler: str, pruner: str) -> None:
         raise UserError("config.search.sampler='gp': needs PyTorch, which is not installed: pip install torch.")
 
 
-def optuna_version() -> str:
-    """The version that asks; another may ask for other settings."""
-    import optuna
+def versions(sampler: str) -> dict[str, str | None]:
+    """The versions of the packages that ask, None of one that is not installed; others may ask for other settings."""
+    names = ("optuna", "torch", "greenlet") if sampler == "gp" else ("optuna",)
+    return {name: _version(name) for name in names}
 
-    return optuna.__version__
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _distribution(optuna: Any, draw: Draw) -> Any:

@@ -16,7 +16,7 @@ from attention_jax.runs.folder import write_whole
 from attention_jax.sweeps.answer import members_of
 from attention_jax.sweeps.folder import Sweep, failures, read_result
 from attention_jax.sweeps.space import Choice, Draw, Overrides, Uniform
-from attention_jax.sweeps.study import optuna_version
+from attention_jax.sweeps.study import versions
 
 ASKING = ("sampler", "pruner", "batch", "choosing_seeds", "seed")  # keys of config.search that decide what is asked
 
@@ -39,7 +39,7 @@ class Trial(NamedTuple):
 
 def nothing_asked(config: ConfigDict, space: Mapping[str, Draw]) -> Asked:
     """A search before its first trial."""
-    return Asked({key: config.search[key] for key in ASKING} | {"optuna": optuna_version()}, dict(space), [])
+    return Asked({key: config.search[key] for key in ASKING} | versions(config.search.sampler), dict(space), [])
 
 
 def read_asked(path: Path) -> Asked | None:

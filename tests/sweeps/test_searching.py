@@ -1,6 +1,7 @@
 """Searches over a synthetic objective: what is asked, told and pruned, that they go on, and who reports."""
 
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -17,7 +18,11 @@ from attention_jax.runs.folder import write_result
 from attention_jax.sweeps import searching
 from attention_jax.sweeps.space import choice, uniform
 from attention_jax.sweeps.study import Study
+from attention_jax.sweeps.trials import nothing_asked, write_asked
 from attention_jax.sweeps.working import drop_cell
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install torch")
+GP = pytest.param("gp", marks=needs_torch)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +87,7 @@ def test_the_seeds_that_chose_do_not_report(whole):
     assert (folder / "report.html").read_text().count("data:image/png") >= 2
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])
+@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", GP])
 def test_a_study_that_is_told_the_same_asks_for_the_same_within_its_space(sampler):
     def asked(seed, told):
         study, found = Study(SPACE, sampler, "none", seed, more_is_better=False), []
@@ -97,7 +102,19 @@ def test_a_study_that_is_told_the_same_asks_for_the_same_within_its_space(sample
     assert ours == asked(0, bowl)
     assert ours != asked(1, bowl)
     assert all(-1 <= own["x"] <= 1 and 1e-4 <= own["rate"] <= 1e-1 and own["kind"] in "ab" for own in ours)
-    assert (asked(0, lambda own: -bowl({**own, "kind": "b"})) == ours) == (sampler != "tpe")
+    assert (asked(0, lambda own: -bowl({**own, "kind": "b"})) == ours) == (sampler in ("random", "qmc"))
+
+
+@pytest.mark.parametrize("more_is_better", [True, False])
+@pytest.mark.parametrize("sampler", ["tpe", GP])
+def test_a_study_turns_away_from_what_diverged(sampler, more_is_better):
+    study, found = Study({"x": uniform(0, 1)}, sampler, "none", 1, more_is_better), []
+    sign = 1 if more_is_better else -1
+    for first in range(0, 24, 4):
+        for number, own in enumerate(study.ask(4), start=first):
+            found.append(own["x"])
+            study.tell(number, sign * own["x"] if own["x"] < 0.5 else None)  # the nearer to what diverges the better
+    assert sum(x > 0.75 for x in found[-8:]) < 4
 
 
 @pytest.mark.parametrize("more_is_better", [True, False])
@@ -219,6 +236,17 @@ def test_a_package_that_a_sampler_lacks_is_named_with_the_command_that_brings_it
 def test_a_folder_holds_one_search(whole, asked, message):
     with pytest.raises(UserError, match=message):
         Searched(0).search(whole[0], **asked)
+
+
+def test_a_search_by_gp_belongs_to_the_versions_of_what_it_computes_with(tmp_path, monkeypatch):
+    def asked(torch):
+        versions = {"optuna": "5.0.0", "torch": torch, "greenlet": None}
+        monkeypatch.setattr("importlib.metadata.version", versions.get)
+        return nothing_asked(config_of(sampler="gp"), SPACE)
+
+    write_asked(tmp_path, asked("2.14.1"))
+    with pytest.raises(UserError, match="holds another search: torch was '2.14.1'"):
+        write_asked(tmp_path, asked("2.15.0"))
 
 
 @pytest.mark.parametrize("mode", ["sweep", "work"])
