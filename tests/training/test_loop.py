@@ -17,6 +17,7 @@ from attention_jax.training.clock import Clock
 from attention_jax.training.feeding import Batches
 from attention_jax.training.loop import Hooks, fit, trainer
 from attention_jax.training.optimizer import OPTIMIZERS, Rule
+from attention_jax.training.population import POPULATIONS
 from attention_jax.training.step import PLAIN, Stepping, train_step
 
 
@@ -81,6 +82,20 @@ def test_a_member_of_a_population_equals_the_same_run_alone(tmp_path, unbroken):
     assert [seed for _, seed, _ in lines[:2]] == [3, 0]
 
 
+@pytest.mark.parametrize("how", POPULATIONS)
+def test_a_call_takes_the_room_of_the_states_that_it_is_given(how):
+    trained, given = trainer(TASK, TIMETABLE, RULE, how=how), []
+
+    def advance(packed, *others):
+        given.append(packed)
+        return trained.population.advance(packed, *others)
+
+    watched = trained._replace(population=trained.population._replace(advance=advance))
+    without_checkpoints(watched, seeds=(0, 1))
+    assert given
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
+
+
 def test_a_call_is_many_single_steps():
     (state,) = trainer(TASK, TIMETABLE, RULE).create([0])
     member = hyper(0)
@@ -89,11 +104,11 @@ def test_a_call_is_many_single_steps():
     for number in range(TIMETABLE.steps):
         (rows,) = batches(0, number, number + 1).rows
         state, _ = step(state, {"x": X[rows], "y": Y[rows]}, traced)
-    whole = run_states_without_checkpoints()
+    (whole,) = without_checkpoints(trainer(TASK, TIMETABLE, RULE))
     np.testing.assert_allclose(state.variables["params"]["w"], whole.variables["params"]["w"], rtol=1e-4)
 
 
-def run_states_without_checkpoints():
+def without_checkpoints(trained, seeds=(0,)):
     class Nowhere:
         def save(self, step, state):
             pass
@@ -102,8 +117,7 @@ def run_states_without_checkpoints():
             pass
 
     hooks = Hooks(*[lambda *a: None] * 3, Clock())
-    trained = trainer(TASK, TIMETABLE, RULE)
-    return fit(trained, [hyper(0)], trained.create([0]), Nowhere(), hooks)[0]
+    return fit(trained, [hyper(seed) for seed in seeds], trained.create(seeds), Nowhere(), hooks)
 
 
 def test_the_best_is_of_the_evaluation_with_the_lowest_loss_and_its_variables_are_on_the_disk(tmp_path):
