@@ -5,12 +5,14 @@
     python launch.py --config=configs/kernel_regression.py:attention
     python launch.py --config=configs/kernel_regression.py:in_context
     python launch.py --config=configs/kernel_regression.py:in_context_apart
+    python launch.py --config=configs/kernel_regression.py:in_context_smooth
     python launch.py --config=configs/kernel_regression.py:in_context_smoke
 
 Variants: sine_power (default), sine_linear, blobs. With --mode=sweep: kernel, width, n and noise, over draws.
 `attention` measures attention beside other answers to its question: lines, ridges, a step of gradient descent, the
 delta rule. `in_context` is a sweep: Transformers of 1, 2 and 4 layers that are trained on such draws, beside the
-estimators; the vector of a value has its key beside it, but in `in_context_apart`.
+estimators; the vector of a value has its key beside it, but in `in_context_apart`. Functions are linear, but in
+`in_context_smooth` draws of a Gaussian process.
 """
 
 import runpy
@@ -64,7 +66,16 @@ IN_CONTEXT = {
         "batch": 32,
     },
     "evaluate": {
-        "estimators": ("attention", "local_linear", "kernel_ridge", "ridge", "gradient_step"),
+        "estimators": (
+            "attention",
+            "dot_attention",
+            "random_features",
+            "local_linear",
+            "kernel_ridge",
+            "ridge",
+            "gradient_step",
+            "delta_rule",
+        ),
         "pairs": (4, 8),  # before the query, and as many as in training
         "examples": 1000,  # draws
         "choosing": 200,  # other draws, on which the numbers of each estimator are chosen
@@ -88,6 +99,7 @@ SMOKE = {
 IN_CONTEXTS: dict[str, dict] = {  # what differs
     "in_context": {},
     "in_context_apart": {"data": {"tokens": "apart"}},
+    "in_context_smooth": {"data": {"function": "smooth"}},
     "in_context_smoke": SMOKE,
 }
 
