@@ -13,7 +13,6 @@ from attention_jax import backends
 from attention_jax.modules.attention import (
     NO_EDITS,
     UNCHANGED,
-    AttentionSpec,
     Edit,
     Edits,
     Heads,
@@ -23,6 +22,7 @@ from attention_jax.modules.attention import (
 )
 from attention_jax.modules.logits import logits_layer
 from attention_jax.modules.recurrent import RecurrentCell, RecurrentEncoder
+from attention_jax.modules.spec import AttentionSpec
 from attention_jax.ops.attention import Attended, Relative, Replacement
 from attention_jax.ops.cache import Cache
 from attention_jax.ops.dropout import Dropout, drop, multiplier
@@ -91,8 +91,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
       equal size and they are not.
     - `span`: "global", all keys; or the keys at most `window` positions from a centre, which is the word's own position
       ("local_m") or predicted ("local_p", Luong et al. 2015, §3.2).
-    - `bidirectional`: the source is read both ways, and the decoder starts from tanh(W h) of each layer's final states;
-      otherwise from the states themselves.
+    - `bidirectional`: the source is read both ways, and each layer then starts at tanh(W h) in place of its last h.
     - `dropout_sites`: embeddings, layers (between them), attention (weights), output.
     """
 

@@ -9,9 +9,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import backends
-from attention_jax.modules.attention import UNCHANGED, AttentionSpec, Edit, Heads, Shown, edited
+from attention_jax.modules.attention import UNCHANGED, Edit, Heads, Shown, edited
 from attention_jax.modules.grouping import Grouping
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
+from attention_jax.modules.spec import AttentionSpec
 from attention_jax.ops.attention import Replacement
 from attention_jax.ops.cache import Held, written
 from attention_jax.ops.dropout import Dropout

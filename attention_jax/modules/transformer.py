@@ -10,20 +10,14 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from attention_jax.modules.attention import (
-    AttentionSpec,
-    Edit,
-    KeyValue,
-    MultiHeadAttention,
-    Shown,
-    cross_spec,
-)
+from attention_jax.modules.attention import Edit, KeyValue, MultiHeadAttention, Shown
 from attention_jax.modules.families import CAUSAL
 from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
 from attention_jax.modules.mixers import ATTENTION, LATENT, Mixer, by_text, is_window, make_mixer
 from attention_jax.modules.normalization import NORMS, Norm
 from attention_jax.modules.positions import PositionEncoding
 from attention_jax.modules.reading import PLAIN, Look, Reading
+from attention_jax.modules.spec import AttentionSpec, cross_spec
 from attention_jax.modules.streaming import StreamingAttention
 from attention_jax.ops.cache import Held
 from attention_jax.ops.dropout import Dropout, drop

@@ -27,8 +27,9 @@ sys.path[:0] = [str(Path(__file__).parents[level]) for level in range(3)]
 import oracle
 from support import drawn
 
-from attention_jax.modules.attention import AttentionSpec, MultiHeadAttention
+from attention_jax.modules.attention import MultiHeadAttention
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
+from attention_jax.modules.spec import AttentionSpec
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.encoding import Spec
 from attention_jax.ops.masking import causal_mask, combine, prefix_mask, segment_mask, valid_lens_mask, window_mask

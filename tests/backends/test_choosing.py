@@ -11,7 +11,7 @@ import pytest
 from attention_jax import backends
 from attention_jax.backends import Call
 from attention_jax.errors import UserError
-from attention_jax.modules.attention import AttentionSpec, with_backend
+from attention_jax.modules.spec import AttentionSpec, with_backend
 from attention_jax.ops.masking import (
     causal_mask,
     combine,

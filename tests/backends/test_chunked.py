@@ -9,7 +9,7 @@ import pytest
 
 from attention_jax import backends
 from attention_jax.backends import Call
-from attention_jax.modules.attention import AttentionSpec
+from attention_jax.modules.spec import AttentionSpec
 from attention_jax.ops.attention import Relative
 from attention_jax.ops.encoding import Spec
 from attention_jax.ops.masking import causal_mask, valid_lens_mask

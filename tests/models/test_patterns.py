@@ -11,7 +11,7 @@ from translators import INPUTS, LENGTHS, ONE_LAYER, SOURCE, build, trained
 
 from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.modules.attention import with_backend
+from attention_jax.modules.spec import with_backend
 from attention_jax.ops.masking import causal_mask
 from attention_jax.tasks.needs import held_bytes
 

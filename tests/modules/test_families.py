@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from support import drawn, sigmoid
 
-from attention_jax.modules.attention import AttentionSpec, Edit, MultiHeadAttention
+from attention_jax.modules.attention import Edit, MultiHeadAttention
 from attention_jax.modules.families import BUILDERS, make_family
+from attention_jax.modules.spec import AttentionSpec
 from attention_jax.ops import families, statistics
 from attention_jax.ops.masking import causal_mask
 from attention_jax.ops.normalization import EPSILON

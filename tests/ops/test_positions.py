@@ -34,7 +34,9 @@ def bias_of(name, query_positions, key_positions, spec=SPEC, key=0):
     params = encoding.init(jax.random.key(key), spec)
     shape = (2, spec.heads, len(query_positions), spec.head_size)
     query = np.random.default_rng(9).normal(size=shape).astype(np.float32)
-    return jax.jit(encoding.bias)(params, query, np.asarray(query_positions)[None], np.asarray(key_positions)[None])
+    return jax.jit(encoding.bias)(
+        params, query, *(np.array(places)[None] for places in (query_positions, key_positions))
+    )
 
 
 def test_a_shift_rotates_every_pair_of_a_sinusoid():
@@ -271,29 +273,28 @@ def test_kerple_is_its_formula_and_its_gradients_are_finite(name, form):
         r1, r2 = float(params["r1"][head]), float(params["r2"][head])
         for q, i in enumerate((0, 5)):
             for k, j in enumerate((0, 2, 5)):
-                d = abs(i - j)
-                expected = -r1 * math.log(1 + r2 * d) if form == "log" else -r1 * d**r2
+                expected = -r1 * (math.log(1 + r2 * abs(i - j)) if form == "log" else abs(i - j) ** r2)
                 np.testing.assert_allclose(bias[0, head, q, k], expected, rtol=1e-4, atol=1e-6)
-    positions = jnp.arange(4)[None]
-    gradient = jax.grad(lambda p: encoding.bias(p, jnp.zeros((1, 3, 4, 4)), positions, positions).sum())(params)
+    of = jnp.zeros((1, 3, 4, 4)), *[jnp.arange(4)[None]] * 2
+    gradient = jax.grad(lambda params: encoding.bias(params, *of).sum())(params)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("name", ["kerple_log", "kerple_power"])
-def test_a_slope_of_kerples_that_fell_below_zero_is_the_least_one_and_can_come_back(name):
+@pytest.mark.parametrize(
+    ("name", "outside", "end"),
+    [
+        ("kerple_log", (-0.5, -0.5), (0.01, 0.01)),
+        ("kerple_power", (-0.5, 2.5), (0.01, 2.0)),
+        ("kerple_power", (1.0, -0.5), (1.0, 0.01)),
+    ],
+)
+def test_numbers_of_kerples_beyond_their_range_are_its_ends_and_can_come_back(name, outside, end):
     encoding, positions, query = ENCODINGS[name], jnp.arange(4)[None], jnp.zeros((1, 3, 4, 4))
-    below, least = ({key: jnp.full(3, value) for key in ("r1", "r2")} for value in (-0.5, 0.01))
-    bias = lambda params: encoding.bias(params, query, positions, positions)  # noqa: E731
-    np.testing.assert_allclose(bias(below), bias(least), rtol=1e-5)
-    gradient = jax.grad(lambda params: bias(params).sum())(below)
-    assert all((leaf != 0).all() for leaf in jax.tree.leaves(gradient))
-
-
-def test_a_power_of_kerples_that_went_above_two_is_two_and_can_come_back():
-    encoding, positions, query = ENCODINGS["kerple_power"], jnp.arange(4)[None], jnp.zeros((1, 3, 4, 4))
-    bias = lambda r2: encoding.bias({"r1": jnp.ones(3), "r2": r2}, query, positions, positions)  # noqa: E731
-    np.testing.assert_allclose(bias(jnp.full(3, 2.5)), bias(jnp.full(3, 2.0)), rtol=1e-6)
-    assert (jax.grad(lambda r2: bias(r2).sum())(jnp.full(3, 2.5)) < 0).all()
+    bias = lambda r1, r2: encoding.bias({"r1": r1, "r2": r2}, query, positions, positions)  # noqa: E731
+    outside, end = ([jnp.full(3, value) for value in values] for values in (outside, end))
+    np.testing.assert_allclose(bias(*outside), bias(*end), rtol=1e-5)
+    gradients = jax.grad(lambda *numbers: bias(*numbers).sum(), argnums=(0, 1))(*outside)
+    assert all((gradient < 0).all() for gradient in gradients)
 
 
 @pytest.mark.parametrize("name", ["sinusoidal", "alibi", "rotary", "learned"])
@@ -329,9 +330,12 @@ def test_what_cannot_extrapolate_is_refused_by_name():
                 require_room(name, encoding, SPEC, 17)
         else:
             require_room(name, encoding, SPEC, 17)
-    table = ENCODINGS["learned"].init(jax.random.key(0), SPEC)
-    add = ENCODINGS["learned"].add
-    assert np.isnan(add(table, jnp.zeros((1, 1, 12)), jnp.array([[16]]))).all()
+    learned = ENCODINGS["learned"]
+    assert np.isnan(learned.add(learned.init(jax.random.key(0), SPEC), jnp.zeros((1, 1, 12)), jnp.array([[16]]))).all()
+
+
+def use(name, kind, spec=SPEC):
+    require_usable(name, ENCODINGS[name], kind, spec)
 
 
 @pytest.mark.parametrize(
@@ -341,18 +345,9 @@ def test_what_cannot_extrapolate_is_refused_by_name():
         (lambda: make_encoding("randomized_none"), "choose one of"),
         (lambda: make_encoding("alibi", slope=2), "encoding='alibi': has no option 'slope'"),
         (lambda: make_encoding("spiral", key="positions"), "positions='spiral': choose one of none"),
-        (
-            lambda: require_usable("alibi", ENCODINGS["alibi"], "cross", SPEC),
-            "encoding='alibi': is for attention of kind encoder, decoder, not cross",
-        ),
-        (
-            lambda: require_usable("fire", ENCODINGS["fire"], "encoder", SPEC),
-            "encoding='fire': is for attention of kind decoder, not encoder",
-        ),
-        (
-            lambda: require_usable("rotary", ENCODINGS["rotary"], "decoder", SPEC._replace(head_size=5)),
-            "even head_size, not 5",
-        ),
+        (lambda: use("alibi", "cross"), "encoding='alibi': is for attention of kind encoder, decoder, not cross"),
+        (lambda: use("fire", "encoder"), "encoding='fire': is for attention of kind decoder, not encoder"),
+        (lambda: use("rotary", "decoder", SPEC._replace(head_size=5)), "even head_size, not 5"),
         (lambda: rotate(jnp.zeros((2, 5)), jnp.arange(2)), "turns 5 of 5 features, and needs to turn whole pairs"),
         (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), fraction=2), "fraction=2: needs more than 0 and at most 1"),
         (lambda: rotate(jnp.zeros((2, 4)), jnp.arange(2), base=-1), "base=-1: needs a number more than 0"),

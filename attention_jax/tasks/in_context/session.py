@@ -15,7 +15,7 @@ from attention_jax.backends import require_mark
 from attention_jax.errors import UserError
 from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.placement import LAYERS
-from attention_jax.modules.attention import with_backend
+from attention_jax.modules.spec import with_backend
 from attention_jax.ops.losses import squared_error
 from attention_jax.ops.masking import causal_mask
 from attention_jax.tasks.in_context.drawing import check, training_prompts

@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 
 from attention_jax.backends import AUTO, OR
 from attention_jax.models.language_model import KIND, LanguageModel, mask_of
-from attention_jax.modules.attention import with_backend
 from attention_jax.modules.mixers import attends
+from attention_jax.modules.spec import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.ops.masking import Mask

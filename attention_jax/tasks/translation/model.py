@@ -16,7 +16,7 @@ from attention_jax.errors import UserError
 from attention_jax.models import TRANSLATORS
 from attention_jax.models.placement import PLACEMENTS
 from attention_jax.models.transformer import Transformer
-from attention_jax.modules.attention import with_backend
+from attention_jax.modules.spec import with_backend
 from attention_jax.ops.dropout import Dropout
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
