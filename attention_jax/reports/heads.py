@@ -12,7 +12,7 @@ PANELS = {"entropy": "entropy, nats", "distance": "distance, tokens", "first": "
 POINTS = 48  # of a line, at most
 CAPTION = (
     "Every head on {tokens:,} tokens of held-out text, seed {seed}: the entropy of its weights, how far from the query "
-    "they lie, and how much of them is on the first token. Above, means by layer and head; below, by the position of "
+    "they lie, and how much of them is on the first token{top}. Above, means by layer and head; below, by the position of "
     "the query, means over the heads of each layer."
 )
 
@@ -20,12 +20,17 @@ CAPTION = (
 def heads_figure(found: Mapping[str, np.ndarray], path: Path, seed: int) -> Figure:
     """Maps of layers and heads above, lines by position below, of a run's statistics.
 
-    `found` has entropy, distance and first, `[rows, layers, heads, length]`; positions and is_token `[rows, length]`.
+    `found` has entropy, distance and first, `[rows, layers, heads, length]`, top_weights `[…, keys]`, and positions and
+    is_token `[rows, length]`.
     """
-    figure, axes = new_figure(2, len(PANELS), 4.0, 2.9)
+    panels, count = dict(PANELS), found["top_weights"].shape[-1]
+    if count:
+        panels["top"] = f"weight on the {count} largest"
+        found = {**found, "top": found["top_weights"].sum(axis=-1)}
+    figure, axes = new_figure(2, len(panels), 4.0, 2.9)
     layers = [f"layer {layer + 1}" for layer in range(found["entropy"].shape[1])]
     palette = colours(layers)
-    for (above, below), (name, label) in zip(axes.T, PANELS.items(), strict=True):
+    for (above, below), (name, label) in zip(axes.T, panels.items(), strict=True):
         _draw_map(above, by_head(found, name), label)
         positions, means = by_position(found, name)
         for layer, line in zip(layers, means, strict=True):
@@ -34,7 +39,8 @@ def heads_figure(found: Mapping[str, np.ndarray], path: Path, seed: int) -> Figu
         below.set_ylim(bottom=0)
         below.grid(alpha=0.3)
     legend(figure, axes[1])
-    return save(figure, path, CAPTION.format(tokens=int(found["is_token"].sum()), seed=seed))
+    top = f" and on the {count} keys that have most of each query's" if count else ""
+    return save(figure, path, CAPTION.format(tokens=int(found["is_token"].sum()), top=top, seed=seed))
 
 
 def by_head(found: Mapping[str, np.ndarray], name: str) -> Float[np.ndarray, "layers heads"]:

@@ -8,7 +8,7 @@ import pytest
 from attention_jax.reports.heads import POINTS, by_head, by_position, heads_figure
 
 
-def found(layers=2, heads=3, rows=2, length=10):
+def found(layers=2, heads=3, rows=2, length=10, top=2):
     """Statistics of random numbers; the second row is packed, and ends in padding of which nothing may be read."""
     drawn = np.random.default_rng(0)
     shape = (rows, layers, heads, length)
@@ -17,7 +17,7 @@ def found(layers=2, heads=3, rows=2, length=10):
     positions[1, length // 2 :] -= length // 2
     is_token[1, -1] = False
     arrays["entropy"][1, ..., -1] = 1e9
-    return arrays | {"positions": positions, "is_token": is_token}
+    return arrays | {"positions": positions, "is_token": is_token, "top_weights": drawn.random((*shape, top)) / top}
 
 
 def test_means_by_head_are_over_all_tokens():
@@ -45,17 +45,18 @@ def test_long_texts_have_as_many_points_as_a_line_can_show():
     assert np.all(np.diff(positions) > 0)
 
 
-@pytest.mark.parametrize(("layers", "heads"), [(1, 1), (4, 4), (24, 16)])
-def test_every_size_of_model_has_labels_that_do_not_overlap(tmp_path, monkeypatch, layers, heads):
+@pytest.mark.parametrize(("layers", "heads", "top"), [(1, 1, 0), (4, 4, 4), (24, 16, 4)])
+def test_every_size_of_model_has_labels_that_do_not_overlap(tmp_path, monkeypatch, layers, heads, top):
     from matplotlib.figure import Figure
 
     kept, save = [], Figure.savefig
     monkeypatch.setattr(
         Figure, "savefig", lambda self, *args, **kwargs: (kept.append(self), save(self, *args, **kwargs))
     )
-    figure = heads_figure(found(layers, heads), tmp_path / "heads.png", seed=3)
+    figure = heads_figure(found(layers, heads, top=top), tmp_path / "heads.png", seed=3)
     assert figure.path.exists()
     assert "19 tokens of held-out text, seed 3" in figure.caption
+    assert ("weight on the 4 largest" in [axis.get_ylabel() for axis in kept[0].axes]) == bool(top)
     for axis in kept[0].axes:
         for side in (axis.xaxis, axis.yaxis):
             boxes = [label.get_window_extent() for label in side.get_ticklabels() if label.get_text()]
