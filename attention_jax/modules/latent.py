@@ -1,6 +1,6 @@
-"""Multi-head latent attention (DeepSeek-AI 2024, §2.1): all heads' keys and values are made of one vector a token."""
+"""Multi-head latent attention: it owns the parameters of `ops.latent`, and reads a cache without making keys."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,25 +16,19 @@ from attention_jax.modules.spec import AttentionSpec
 from attention_jax.ops.attention import Replacement
 from attention_jax.ops.cache import Held, written
 from attention_jax.ops.dropout import Dropout
+from attention_jax.ops.latent import Latents, Read, absorbed, expanded, of_heads
 from attention_jax.ops.masking import Mask, with_axes
 from attention_jax.ops.normalizing import make_normalizer
 from attention_jax.ops.placing import over_features
 from attention_jax.ops.statistics import Summary, attend_with_statistics
 
 
-class Latents(NamedTuple):
-    """What is kept of each token, for all heads: c = x W_c, and a key k_R = x W_r that positions turn."""
-
-    latent: Float[Array, "batch s rank"]
-    turned: Float[Array, "batch s rotary"]
-
-
 class LatentAttention(nn.Module):
-    """softmax((q_hᵀk_h + q_{R,h}ᵀk_R) / √(F + R)) v_h for every head h, with k_h = W_h c and v_h = U_h c, times W_o.
+    """softmax((q_hᵀk_h + q_{R,h}ᵀk_R) / √(F + R)) v_h for every head h (DeepSeek-AI 2024, §2.1), times W_o.
 
-    `rank` is the size of c, and `rotary` that of k_R, R. Positions turn k_R and q_R alone, so that W_h may go over to
-    the query: of a cache, which is c and k_R, qᵀW_h c = (W_hᵀq)ᵀc, and values are pooled before U_h. No key or value of
-    a head is made then.
+    `rank` is the size of the latent c = x W_c, and `rotary` that of the key k_R = x W_r, which positions turn. Queries
+    are x W_q: they have no latent of their own, and latents no norm. Texts are read with every head's own keys and
+    values, caches without making them.
     """
 
     rank: int
@@ -95,7 +89,13 @@ class LatentAttention(nn.Module):
         query = self._split(self._made(x, "query"), self.heads)
         turned = self._turned(self._split(self._made(x, "query_turned"), self.heads), positions.queries)
         heads = Grouping(self.heads, 1 if is_cached else self.heads)
-        read = (self._absorbed if is_cached else self._plain)(query, turned, memory)
+        w_key, w_value = (
+            self.matrices[name].astype(self.dtype).reshape(self.rank, self.heads, -1) for name in ("key", "value")
+        )
+        if is_cached:
+            read = Read(*(jnp.expand_dims(array, -4) for array in absorbed(query, turned, memory, w_key)))
+        else:
+            read = Read(*(array[..., None, :, :] for array in expanded(query, turned, memory, w_key, w_value)))
         asked: dict[str, Any] = {
             "normalize": self.spec.normalize,
             "normalizer_params": tuple(heads.by_group(sink) for sink in self.sinks),
@@ -113,28 +113,11 @@ class LatentAttention(nn.Module):
             values, told = backends.attend(name, *read, **asked, with_weights=with_heads)
         values_BxNxTxF = heads.joined(values)
         if is_cached:
-            values_BxNxTxF = jnp.einsum("bntr,rnf->bntf", values_BxNxTxF, self._by_head("value"))
+            values_BxNxTxF = of_heads(values_BxNxTxF, w_value)
         outputs_BxNxTxF = edited(values_BxNxTxF, edit)
         joined_BxTxD = jnp.moveaxis(outputs_BxNxTxF, -3, -2).reshape(x.shape)
         shown = jax.tree.map(heads.joined, told)
         return self._made(joined_BxTxD, "out"), Heads(shown, outputs_BxNxTxF) if with_heads else shown
-
-    def _plain(self, query: Array, turned: Array, memory: Latents) -> tuple[Array, Array, Array]:
-        """Queries, keys and values of every head: `[batch, heads, 1, tokens, features]`."""
-        key, value = (self._split(self._made(memory.latent, name), self.heads) for name in ("key", "value"))
-        of_all = jnp.broadcast_to(memory.turned[:, None], (*key.shape[:-1], self.rotary))
-        both = jnp.concatenate([query, turned], axis=-1), jnp.concatenate([key, of_all], axis=-1)
-        return both[0][:, :, None], both[1][:, :, None], value[:, :, None]
-
-    def _absorbed(self, query: Array, turned: Array, memory: Latents) -> tuple[Array, Array, Array]:
-        """Queries of latents, and the latents as keys and values of one head that all share, scaled as above."""
-        of_latents = jnp.einsum("bntf,rnf->bntr", query, self._by_head("key"))
-        scale = ((self.rank + self.rotary) / (self.width // self.heads + self.rotary)) ** 0.5
-        both = scale * jnp.concatenate([of_latents, turned], axis=-1), jnp.concatenate(memory, axis=-1)
-        return both[0][:, None], both[1][:, None, None], memory.latent[:, None, None]
-
-    def _by_head(self, name: str) -> Array:
-        return self.matrices[name].astype(self.dtype).reshape(self.rank, self.heads, -1)
 
     def _made(self, x: Array, name: str) -> Array:
         return x @ self.matrices[name].astype(self.dtype)

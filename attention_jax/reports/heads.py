@@ -12,8 +12,8 @@ PANELS = {"entropy": "entropy, nats", "distance": "distance, tokens", "first": "
 POINTS = 48  # of a line, at most
 CAPTION = (
     "Every head on {tokens:,} tokens of held-out text, seed {seed}: the entropy of its weights, how far from the query "
-    "they lie, and how much of them is on the first token{top}. Above, means by layer and head; below, by the position of "
-    "the query, means over the heads of each layer."
+    "they lie, and how much of them is on the first token{top}. Above, means by layer and head; below, by the position "
+    "of the query, means over the heads of each layer."
 )
 
 
