@@ -14,26 +14,26 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.modules.positions import PositionEncoding
 from attention_jax.ops.cache import Held
-from attention_jax.ops.features import elu_features, orthogonal_directions, positive_features
+from attention_jax.ops.features import elu_features, orthogonal_directions, positive_features, unit_features
 from attention_jax.ops.linear import (
     MOST_DECAY,
     Tokens,
     bidirectional,
     chunked,
+    gated_log_decays,
     over_sum,
     recurrent,
     retention_decays,
     with_sum,
 )
 from attention_jax.ops.naming import whole
-from attention_jax.ops.normalization import EPSILON, rms_norm
+from attention_jax.ops.normalization import rms_norm
 from attention_jax.ops.placing import over_features
 from attention_jax.ops.shapes import require_choice
 
 BLOCK = 16  # tokens whose pairs are computed at once; where features decay apart, at most
 MOST_RETAINED = int(MOST_DECAY / -math.log(1 - 2**-5))  # tokens of a block of retention, by the head that forgets most
 RANK = 16  # of the matrix that makes a token's decays (Yang et al. 2023, §4.4)
-SLOWNESS = 16  # a decay is σ(…)^(1/16), so that a state forgets slowly at first (the same)
 NO, BY_HEAD, BY_FEATURE = "no", "by_head", "by_feature"  # decays
 
 
@@ -89,7 +89,7 @@ def gated_linear(block: int = BLOCK) -> Rule:
 
 def delta(block: int = BLOCK) -> Rule:
     """The delta rule, with queries and keys silu(x W) of length 1 (Yang et al. 2024, §3.3)."""
-    return Rule(_of_length_1, whole("block", block), corrects=True)
+    return Rule(unit_features, whole("block", block), corrects=True)
 
 
 RULES: dict[str, Callable[..., Rule]] = {
@@ -193,7 +193,7 @@ class StateMixer(nn.Module):
         else:
             asked = (self._made(x, "decay_in") @ self.matrices["decay_out"].astype(self.dtype)).astype(jnp.float32)
             asked += jnp.expand_dims(self.decay_bias.astype(jnp.float32), (0, 1))
-            decay = jax.nn.log_sigmoid(self._split(asked, self.kv_heads)) / SLOWNESS
+            decay = gated_log_decays(self._split(asked, self.kv_heads))
         return jnp.where(is_valid, jnp.maximum(decay, -MOST_DECAY / BLOCK), 0)
 
     def _made(self, x: Array, name: str) -> Array:
@@ -213,8 +213,3 @@ def _softmax_features(count: int, x: Array) -> Array:
 def _directions(count: int, size: int) -> np.ndarray:
     with jax.ensure_compile_time_eval():
         return np.asarray(orthogonal_directions(jax.random.key(0), count, size))
-
-
-def _of_length_1(x: Array) -> Array:
-    active = jax.nn.silu(x.astype(jnp.float32))
-    return active * jax.lax.rsqrt(jnp.sum(jnp.square(active), axis=-1, keepdims=True) + EPSILON)

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from attention_jax.ops.normalization import EPSILON
+
 
 def elu_features(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
     """elu(x) + 1: x + 1 for x > 0, else eˣ (Katharopoulos et al. 2020, eq. 7)."""
@@ -20,10 +22,17 @@ def positive_features(x: Float[Array, "*batch d"], directions: Float[Array, "m d
     """exp(w_iᵀx − ‖x‖²/2) / √m for the m rows w_i of `directions` (Choromanski et al. 2021, §2.3, lemma 1).
 
     Over directions that are standard normal, E[φ(q)ᵀφ(k)] = exp(qᵀk): the weights of softmax attention, before they are
-    normalised, whose √d is had by dividing q and k by d^¼. The variance falls as 1/m.
+    normalised, whose √d is had by dividing q and k by d^¼. The variance falls as 1/m. From ‖x‖ of about 13 on, features
+    may all be too small for float32, and what is read of them is 0.
     """
     half = jnp.sum(jnp.square(x), axis=-1, keepdims=True) / 2
     return jnp.exp(x @ directions.T.astype(x.dtype) - half) / math.sqrt(len(directions))
+
+
+def unit_features(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+    """silu(x) / √(‖silu(x)‖² + ε), of length 1 in float32, for the delta rule (Yang et al. 2024, §3.3)."""
+    active = jax.nn.silu(x.astype(jnp.float32))
+    return active * jax.lax.rsqrt(jnp.sum(jnp.square(active), axis=-1, keepdims=True) + EPSILON)
 
 
 def orthogonal_directions(key: Key[Array, ""], count: int, size: int) -> Float[Array, "{count} {size}"]:

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.ops.recurrent import over_time
 
+SLOWNESS = 16  # the root that is taken of a decay that tokens say
 MOST_DECAY = 64.0  # by how much a block may lower the logarithm of what it found: the inverse is still a float32
 
 
@@ -120,6 +121,11 @@ def over_sum(outputs: Float[Array, "*b t v"]) -> Float[Array, "*b t {outputs.sha
 def retention_decays(heads: int) -> Float[Array, " {heads}"]:
     """1 − 2^(−5 − h) for head h (Sun et al. 2023, §2.2)."""
     return 1 - 2.0 ** (-5 - jnp.arange(heads))
+
+
+def gated_log_decays(gates: Float[Array, "*b t d"]) -> Float[Array, "*b t d"]:
+    """ln σ(g)^(1/16) of what a token says, so that a state forgets slowly at first (Yang et al. 2023, §4.4)."""
+    return jax.nn.log_sigmoid(gates) / SLOWNESS
 
 
 def _require_either(tokens: Tokens) -> None:

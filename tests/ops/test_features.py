@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.ops.features import elu_features, orthogonal_directions, positive_features
+from attention_jax.ops.features import elu_features, orthogonal_directions, positive_features, unit_features
 
 SIZE, COUNT = 4, 10
 
@@ -16,6 +16,15 @@ def test_features_of_elu_are_more_than_0_and_those_of_the_formula():
     np.testing.assert_allclose(elu_features(jnp.asarray(x)), [a + 1 if a > 0 else math.exp(a) for a in x], rtol=1e-6)
     slopes = jax.vmap(jax.grad(elu_features))(jnp.array([-500.0, -1.0, 0.0, 1.0, 500.0]))
     np.testing.assert_allclose(slopes, [0, math.exp(-1), 1, 1, 1], rtol=1e-6)
+
+
+def test_unit_features_are_silus_of_length_1_and_0_where_all_are():
+    x = np.random.default_rng(0).normal(size=(3, SIZE))
+    active = x / (1 + np.exp(-x))
+    expected = active / np.linalg.norm(active, axis=-1, keepdims=True)
+    np.testing.assert_allclose(unit_features(jnp.asarray(x)), expected, rtol=1e-4)
+    assert not unit_features(jnp.zeros(SIZE)).any()
+    assert np.isfinite(jax.jacobian(unit_features)(jnp.zeros(SIZE))).all()
 
 
 def test_positive_features_are_those_of_the_formula():

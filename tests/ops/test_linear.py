@@ -1,6 +1,7 @@
 """A state that takes up keys and values: all its forms are one, and that of a loop in float64."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from attention_jax.ops.linear import (
     Tokens,
     bidirectional,
     chunked,
+    gated_log_decays,
     over_sum,
     parallel,
     recurrent,
@@ -143,6 +145,12 @@ def test_by_the_delta_rule_at_full_rate_a_key_is_answered_by_the_value_that_it_w
     value = jax.random.normal(jax.random.key(0), (1, 5, V))
     _, state = recurrent(Tokens(key, key, value, rate=jnp.ones((1, 5, 1))))
     close(state[0], value[0, jnp.array([2, 4, 3])])
+
+
+def test_decays_that_tokens_say_are_roots_of_sigmoids():
+    gates = np.array([-80.0, -3.0, 0.0, 3.0, 80.0])
+    expected = [-math.log1p(math.exp(-g)) / 16 for g in gates]
+    np.testing.assert_allclose(gated_log_decays(jnp.asarray(gates)), expected, rtol=1e-5, atol=1e-30)
 
 
 def test_retention_decays_by_head_as_published():
