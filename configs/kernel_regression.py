@@ -32,23 +32,24 @@ DATA = {
     "blobs": {"name": "blobs", "n": 60, "noise": 0.9},
 }
 
+ESTIMATORS = (
+    "attention",
+    "dot_attention",
+    "random_features",
+    "local_linear",
+    "kernel_ridge",
+    "ridge",
+    "gradient_step",
+    "delta_rule",
+)
+
 ATTENTION = {
     "experiment": "regression",
     "seeds": (0,),
     "draws": 2000,
     "choosing": 500,  # other draws, on which the numbers of each estimator are chosen
     "queries": 8,  # of a draw
-    "estimators": (
-        "mean",
-        "attention",
-        "dot_attention",
-        "random_features",
-        "local_linear",
-        "kernel_ridge",
-        "ridge",
-        "gradient_step",
-        "delta_rule",
-    ),
+    "estimators": ("mean", *ESTIMATORS),
     "data": {"n": 32, "noise": 0.5, "dimensions": 4},  # where the others vary
     "vary": {"n": (8, 16, 32, 64, 128), "noise": (0.1, 0.25, 0.5, 1.0, 2.0), "dimensions": (1, 2, 4, 8, 16)},
     "identity": {"widths": (0.03, 0.1, 0.3, 1.0, 3.0)},  # times √dimensions
@@ -66,16 +67,7 @@ IN_CONTEXT = {
         "batch": 32,
     },
     "evaluate": {
-        "estimators": (
-            "attention",
-            "dot_attention",
-            "random_features",
-            "local_linear",
-            "kernel_ridge",
-            "ridge",
-            "gradient_step",
-            "delta_rule",
-        ),
+        "estimators": ESTIMATORS,
         "pairs": (4, 8),  # before the query, and as many as in training
         "examples": 1000,  # draws
         "choosing": 200,  # other draws, on which the numbers of each estimator are chosen

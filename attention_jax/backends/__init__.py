@@ -15,7 +15,6 @@ from typing import Any
 from jaxtyping import Array, Float
 
 from attention_jax.backends import chunked, context, cudnn, flex, fused, pallas, tokamax
-from attention_jax.backends.flex import walks
 from attention_jax.backends.record import Backend, Call
 from attention_jax.errors import UserError
 from attention_jax.ops import naming, pooling
@@ -65,7 +64,7 @@ BUILDERS: dict[str, Callable[..., Backend]] = {
         functools.partial(context.pooled, context.gathered, blocks=_sizes(queries, keys)), chunked.refusal
     ),
     "flex": lambda queries=None, keys=None: Backend(
-        functools.partial(flex.pooled, blocks=_sizes(queries, keys)), flex.refusal, mark=walks.MARK, is_fused=True
+        functools.partial(flex.pooled, blocks=_sizes(queries, keys)), flex.refusal, mark=flex.MARK, is_fused=True
     ),
     "cudnn": lambda: _of_kernel(cudnn.CUDNN),
     "triton": lambda interpret=False: _of_kernel(pallas.triton(naming.truth("interpret", interpret))),

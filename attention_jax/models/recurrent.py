@@ -91,7 +91,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
       equal size and they are not.
     - `span`: "global", all keys; or the keys at most `window` positions from a centre, which is the word's own position
       ("local_m") or predicted ("local_p", Luong et al. 2015, §3.2).
-    - `bidirectional`: the source is read both ways, and each layer then starts at tanh(W h) in place of its last h.
+    - `bidirectional`: the source is read both ways, and the decoder starts at tanh(W h) of the last states h, else h.
     - `dropout_sites`: embeddings, layers (between them), attention (weights), output.
     """
 

@@ -24,6 +24,8 @@ from attention_jax.backends.record import Call, first_of, platform
 from attention_jax.ops.attention import Attended, Attention
 from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_same_size
 
+MARK = ("flex_queries",)  # what `walks` call the kernel that is in every program
+
 
 def refusal(attention: Attention, call: Call | None = None) -> str:
     """Why this backend cannot do what is asked; "" if it can. What `chunked` cannot do, it cannot."""

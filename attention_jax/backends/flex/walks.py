@@ -17,7 +17,6 @@ from attention_jax.backends.record import platform
 EMPTY, PARTIAL, FULL = 0, 1, 2  # no pair of a block may attend; some may; all may
 EVEN = 3  # all may, and their bias is one number; from here on a kind is EVEN + its index
 
-MARK = ("flex_queries",)  # of the kernel that every program with attention has
 NARROW = 64  # features of a head up to which a GPU has smaller blocks, and fewer warps for each
 
 
