@@ -19,14 +19,14 @@ class OfSeed(NamedTuple):
     value: float
 
 
-LOST = OfSeed({}, math.nan)  # of a seed that diverged
+LOST = OfSeed({}, math.nan)  # of a seed of which nothing was measured
 Scores = dict[str, dict[str, dict[int, OfSeed]]]  # setting → group → seed
 
 
 def gather(
     cells: Iterable[tuple[str, str, Mapping[str, Any]]], measured: Callable[[Mapping[str, Any]], OfSeed]
 ) -> Scores:
-    """Every seed of every cell, (setting, group, result), by setting and group; a seed that diverged is lost."""
+    """Every seed of every cell, (setting, group, result), by setting and group; one that diverged is lost."""
     scores: Scores = {}
     for setting, group, result in cells:
         found = scores.setdefault(setting, {}).setdefault(group, {})

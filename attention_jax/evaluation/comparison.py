@@ -159,15 +159,26 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
 
 def notes(comparison: Comparison) -> list[str]:
     """What a reader must know where there are too few seeds for a test to find a difference."""
-    seeds = max((len(row.measured.values) for row in comparison.rows), default=0)
-    comparisons = sum(row.p_flips is not None for row in comparison.rows)
-    if seeds < 2:
+    if max((len(row.measured.values) for row in comparison.rows), default=0) < 2:
         return ["One seed: no interval over seeds, and no test over them."]
-    if not comparisons or comparisons * 2.0 ** (1 - seeds) <= LEVEL:
+    pairs = _pairs(comparison)
+    least, comparisons = 2.0 ** (1 - min(pairs, default=math.inf)), len(pairs)
+    if comparisons * least <= LEVEL:
         return []
+    shared = f"{min(pairs)} seeds" + (" in common, which are the fewest of a difference," if len({*pairs}) > 1 else "")
     return [
-        f"With {seeds} seeds the sign-flip test cannot go below p = {2.0 ** (1 - seeds):.2g}: to find one of "
-        f"{comparisons} differences at 5% after Holm's correction it needs {seeds_needed(comparisons)} seeds."
+        f"With {shared} the sign-flip test cannot go below p = {least:.2g}: to find one of {comparisons} differences "
+        f"at 5% after Holm's correction it needs {seeds_needed(comparisons)} seeds."
+    ]
+
+
+def _pairs(comparison: Comparison) -> list[int]:
+    """How many seeds each tested difference is of: those that a setting and its baseline both have."""
+    seeds = [row.measured.values.keys() for row in comparison.rows]
+    return [
+        len(seeds[index] & seeds[own])
+        for index, own in enumerate(comparison.baselines)
+        if own is not None and comparison.rows[index].p_flips is not None
     ]
 
 

@@ -40,6 +40,8 @@ class Encoding:
 
     `kinds` are the kinds of attention that it is defined for. `bias` and `mix` have heads at axis −3, as their queries
     and weights do. `pairs` is the same bias for kernels; None where it reads more of a query than its position.
+    `sample_positions` gives a row of texts positions that rise in each; `begins` says of every token at which index its
+    text begins, and what is drawn is dealt out from the index `first` on, which padding on the left is before.
     `max_length(spec)` is the longest text that it has positions for, None where any length will do. `even` names the
     size of `Spec` that must be even, "width" or "head_size".
     """
@@ -50,7 +52,7 @@ class Encoding:
     bias: Callable[[Any, Array, Array, Array], Array] | None = None  # (params, query, q_positions, k_positions)
     pairs: Callable[[Any, int], PairBias] | None = None  # (params, heads)
     mix: Callable[[Any, Array, Array, Array], Array] | None = None  # (params, weights, q_positions, k_positions)
-    sample_positions: Callable[[Key[Array, ""], int], Array] | None = None  # (key, length) → rising positions
+    sample_positions: Callable[..., Array] | None = None  # (key, begins, first) → positions, see below
     kinds: tuple[str, ...] = SELF_ATTENTION
     is_shared: bool = True  # whether layers share the parameters
     max_length: Callable[[Spec], int | None] = lambda spec: None

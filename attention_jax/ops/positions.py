@@ -186,14 +186,16 @@ SCALINGS: dict[str, Callable[[int, float, float, int], tuple[Array, float]]] = {
 def randomized(encoding: Encoding, longest: int = 2048) -> Encoding:
     """The encoding over positions drawn from 0 … `longest` − 1, in rising order (Ruoss et al. 2023, §3).
 
-    Short texts in training then have the positions of texts of up to `longest` tokens.
+    A text of n tokens has n of them, each choice of n alike, so that short texts in training have the positions of
+    texts of up to `longest` tokens. Texts of a row have no position in common.
     """
     whole("longest", longest)
 
-    def sample_positions(key, length):
-        if length > longest:
-            raise ValueError(f"longest={longest}: cannot draw {length} different positions; raise it.")
-        return jnp.sort(jax.lax.top_k(jax.random.bits(key, (longest,)), length)[1])
+    def sample_positions(key, begins, first=0):
+        if len(begins) > longest:
+            raise ValueError(f"longest={longest}: cannot draw {len(begins)} different positions; raise it.")
+        drawn = jnp.roll(jax.lax.top_k(jax.random.bits(key, (longest,)), len(begins))[1], first)
+        return drawn[jnp.lexsort((drawn, begins))]
 
     return dataclasses.replace(
         encoding,

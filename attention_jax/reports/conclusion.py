@@ -10,10 +10,10 @@ from attention_jax.reports.page import Table
 
 
 class FinishedCell(NamedTuple):
-    """A cell of a sweep that reached its end.
+    """A cell of a sweep, as a conclusion reads it.
 
-    `result` has the `seeds` that are reported and, as `members`, what was measured of each; its `status` says whether
-    the cell diverged.
+    `result` has the `seeds` that are reported and, as `members`, what was measured of each. Its `status` is "diverged"
+    where nothing was, for a seed that failed, is missing or was dropped at a rung is as lost as one that diverged.
     """
 
     config: ConfigDict

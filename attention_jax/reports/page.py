@@ -33,7 +33,7 @@ class Ratio(Estimate):
     """A value divided by another, with its interval; it shows as ×1.05 [1.02, 1.09]."""
 
     def __str__(self) -> str:
-        return f"×{show_interval(*self)}"
+        return f"×{show_interval(*self, null=1)}"
 
 
 class PValue(NamedTuple):
@@ -221,12 +221,13 @@ def show_number(value: float) -> str:
     return f"{rounded:,.0f}" if 1e4 <= abs(rounded) < PLAIN[1] else f"{value:.4g}"
 
 
-def show_interval(mean: float | None, low: float | None = None, high: float | None = None) -> str:
+def show_interval(mean: float | None, low: float | None = None, high: float | None = None, *, null: float = 0) -> str:
     """A mean and its interval with as many decimals as say something: 2.782 [2.639, 2.925].
 
     They show three significant digits of the interval's half-width, but at most four of the largest number, unless the
-    half-width would not show at all; one of float64's rounding is none. An end that would be rounded to 0 is shown with
-    its first digit: its side of 0 can be seen. The mean alone where there is no interval.
+    half-width would not show at all; one of float64's rounding is none. An end that would be rounded to `null`, where
+    nothing differs, is shown with its first digit beyond it: its side can be seen. The mean alone where there is no
+    interval.
     """
     if mean is None or low is None or high is None or not all(map(math.isfinite, (mean, low, high))):
         return show(mean)
@@ -235,7 +236,7 @@ def show_interval(mean: float | None, low: float | None = None, high: float | No
         decimals = max(min(_decimals(largest, 4), _decimals(half, 3)), _decimals(half, 1), 0)
         shown = [f"{round(value, decimals) + 0.0:,.{decimals}f}" for value in (mean, low, high)]
         ends = [
-            f"{end:.1g}" if end and not float(text.replace(",", "")) else text
+            _beyond(end, null) if end != null and float(text.replace(",", "")) == null else text
             for end, text in zip((low, high), shown[1:], strict=True)
         ]
         shown = [shown[0], *ends]
@@ -253,6 +254,11 @@ def show_p(p: float) -> str:
     decimals = next(n for n in range(3, 17) if (round(p, n) < LEVEL) == (p < LEVEL))
     text = f"{p:.{decimals}f}".removeprefix("0")
     return ">.999" if text.startswith("1") else text
+
+
+def _beyond(value: float, null: float) -> str:
+    """A value with as many decimals as show the first digit of its distance to another."""
+    return f"{value:.1g}" if null == 0 else f"{value:.{_decimals(abs(value - null), 1)}f}"
 
 
 def _decimals(value: float, digits: int) -> int:

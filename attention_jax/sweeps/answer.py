@@ -222,14 +222,14 @@ def _baselines(sweep: Sweep, every: Sequence[Sequence[str]]) -> list[int | None]
 
 
 def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
-    """The cells that finished or diverged, with the seeds that are reported alone."""
+    """All cells, with the seeds that are reported alone; those without numbers as if they had diverged."""
     found, every = [], _named(sweep)
     for setting in every:
         choosers = sweep.choosers(setting.cells)
         for name in setting.cells:
             result = read_result(sweep.cell(name))
-            if result is None or result["status"] == "dropped":
-                continue
+            if result is None or result["status"] in ENDS:
+                result = {"seeds": sweep.flat[name]["seeds"], "status": "diverged"}
             reported = [pair for pair in members_of(result) if pair[0] not in choosers]
             kept = result | {"seeds": [seed for seed, _ in reported], "members": [own for _, own in reported]}
             baseline = "" if setting.baseline is None else every[setting.baseline].name
@@ -239,9 +239,9 @@ def _ended_cells(sweep: Sweep) -> list[FinishedCell]:
 
 
 def members_of(result: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Each seed of a result with its own numbers, as `of_seeds`."""
+    """Each seed of a result with its own numbers, as `of_seeds`; nothing where it ended before it was measured."""
     if result["status"] in ENDS:
-        return [(seed, result) for seed in result["seeds"]]
+        return [(seed, {}) for seed in result["seeds"]]
     return list(zip(result["seeds"], of_seeds(result), strict=False))
 
 

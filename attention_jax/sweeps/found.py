@@ -11,10 +11,10 @@ from attention_jax.reports.page import Estimate
 from attention_jax.reports.search import trials_figure, winner_table
 from attention_jax.reports.sweep import Answer, estimate
 from attention_jax.sweeps.answer import compare, write_answer
-from attention_jax.sweeps.folder import Sweep
+from attention_jax.sweeps.folder import Sweep, read_result
 from attention_jax.sweeps.plan import only
 from attention_jax.sweeps.searching import objective_of, reporting_seeds
-from attention_jax.sweeps.trials import Trial, best_of, cells_of, read_asked, tried
+from attention_jax.sweeps.trials import Trial, best_of, cells_of, read_asked, require_ended, tried
 
 LUCKY = (
     "The table of settings is of the seeds that chose. The best of many is lucky there; its estimate is that of the "
@@ -26,13 +26,27 @@ def write_found(sweep: Sweep) -> Path:
     """Write a search's tables, figures and page; its path. Raises UserError where it has not ended."""
     asked = read_asked(sweep.path)
     if asked is None or len(asked.trials) < sweep.config.search.trials:
-        raise UserError(f"{sweep.path}: the search has not ended. Go on with it: --mode=search.")
+        raise _not_ended(sweep)
     objective = objective_of(sweep.config, sweep.experiment)
     trials = tried(sweep, asked.trials, objective)
     best = best_of(trials, objective)
-    fresh = compare(_part(sweep, cells_of(sweep, best.overrides, reporting_seeds(sweep.config))))
+    fresh = _fresh(sweep, best)
     chose = _part(sweep, {name for trial in trials for name in trial.cells})
     return write_answer(sweep, chose, lambda answers: _concluded(sweep, trials, best, answers, fresh))
+
+
+def _fresh(sweep: Sweep, best: Trial) -> list[Answer]:
+    """The winner over the seeds that chose nothing; nothing where none of them has numbers."""
+    names = cells_of(sweep, best.overrides, reporting_seeds(sweep.config))
+    if len(names) < len(reporting_seeds(sweep.config)):
+        raise _not_ended(sweep)
+    require_ended(sweep, names)
+    results = (read_result(sweep.cell(name)) for name in names)
+    return compare(_part(sweep, names)) if any(result and result["status"] == "finished" for result in results) else []
+
+
+def _not_ended(sweep: Sweep) -> UserError:
+    return UserError(f"{sweep.path}: the search has not ended. Go on with it: --mode=search.")
 
 
 def _part(sweep: Sweep, names: Collection[str]) -> Sweep:
@@ -50,10 +64,11 @@ def _concluded(
     chosen = {one.metric: one.comparison.rows[index].value for one in answers}
     objective, reporting = answers[0].metric, list(reporting_seeds(sweep.config))
     won = f"{winner} won{_shared(trials, best)}"
+    lost = [*fresh[0].comparison.rows[0].measured.lost] if fresh else reporting
     said = (
         f"A search by {settings.sampler}, {_pruned(settings.pruner)}, {len(trials)} trials in batches of "
         f"{settings.batch}: {won}. With fresh seeds ({', '.join(map(str, reporting))}) its {objective} is "
-        f"{_shown(reported.get(objective))}; with those that chose it, {_shown(chosen[objective])}.",
+        f"{_shown(reported.get(objective))}{_without(lost)}; with those that chose it, {_shown(chosen[objective])}.",
     )
     figure = trials_figure(objective, [t.value for t in trials], settings.batch, sweep.path / "figures" / "trials.png")
     result = {
@@ -61,6 +76,7 @@ def _concluded(
             "winner": best.overrides,
             "reporting_seeds": reporting,
             "fresh": {name: _numbers(value) for name, value in reported.items()},
+            "fresh_lost": lost,
             "trials": [{"overrides": trial.overrides, "value": trial.value} for trial in trials],
         }
     }
@@ -69,9 +85,13 @@ def _concluded(
 
 
 def _shared(trials: list[Trial], best: Trial) -> str:
-    """How many others did as well, of which the first tried is the winner."""
-    others = sum(trial.value == best.value for trial in trials) - 1
-    return f", the first of {others + 1} that did as well" if others else ""
+    """How many settings did as well, of which the first tried is the winner."""
+    alike = {tuple(trial.cells) for trial in trials if trial.value == best.value}
+    return f", the first of {len(alike)} that did as well" if len(alike) > 1 else ""
+
+
+def _without(lost: list[int]) -> str:
+    return f", without {', '.join(map(str, lost))}, which diverged" if lost else ""
 
 
 def _pruned(pruner: str) -> str:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from attention_jax.errors import UserError
 from attention_jax.runs.code import Code
 from attention_jax.runs.config import flatten, nested
-from attention_jax.runs.experiment import Experiment, Request, require_seeds
+from attention_jax.runs.experiment import Experiment, Request, Together, require_seeds
 from attention_jax.runs.folder import hold, read_config, refuse_other, to_json, write_whole
 from attention_jax.runs.links import refuse_links
 from attention_jax.runs.machine import free_memory
@@ -252,9 +252,8 @@ def _match(
         raise UserError(f"config.sweep.match: {config.experiment} trains nothing to match.")
 
     def cost(flat):
-        if measure == "parameters":
-            return experiment.describe(nested(flat)).size
-        return flops(experiment.open(nested(flat), folder_of(flat)))
+        session = experiment.open(nested(flat), folder_of(flat))
+        return flops(session) if measure == "flops" else _parameters(experiment.together(session, LOOP))
 
     def solve(flat):
         return matched(flat, key, config.sweep.match_unit, target, measure, cost)[key]
@@ -267,6 +266,12 @@ def _match(
         solved[statics] = solved[statics] if statics in solved else solve(flat)
         found.append({**flat, key: solved[statics]})
     return found
+
+
+def _parameters(together: Together) -> int:
+    """How many parameters a model has with its own data's vocabulary, which a config only bounds."""
+    assert together.trainer is not None
+    return sum(leaf.size for leaf in jax.tree.leaves(together.trainer.blueprint.shapes().variables["params"]))
 
 
 def _how(experiment: Experiment, config: ConfigDict, cell: ConfigDict, data: Path, count: int) -> tuple[str, int]:

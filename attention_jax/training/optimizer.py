@@ -134,8 +134,8 @@ def adafactor(hyper: Mapping) -> optax.GradientTransformation:
     return by_layer(optax.chain(*steps))
 
 
-# In a parameter's path: a table of rows, vectors side by side, or what makes the logits.
-NOT_HIDDEN = ("embedding", "encoding", "position_table", "lambdas", "logits")
+# In a parameter's path: a table of rows, vectors side by side, or what a model reads in and puts out by.
+NOT_HIDDEN = ("embedding", "encoding", "position_table", "lambdas", "logits", "read_in", "read_out")
 VECTORS = ("lambdas",)  # that stand side by side in one array, and are no matrix
 
 
@@ -143,9 +143,9 @@ def muon(hyper: Mapping) -> optax.GradientTransformation:
     """Jordan et al. 2024, "Muon": of a hidden layer's matrix, Nesterov momentum whose singular values are made about 1.
 
     Five Newton–Schulz steps with their coefficients, which are static; momentum as optax has it, its averages'
-    bias corrected. Everything else (embeddings, encodings, logits, vectors) has Adam. d is scaled to `rms` · √max(rows,
-    columns), .2 being Adam's usual root mean square, so that one rate and one weight decay serve both (Liu et al. 2025,
-    §2.2). A kernel of more axes is the matrix of its last one against all others.
+    bias corrected. Everything else (embeddings, encodings, first and last layers, vectors) has Adam. d is scaled to
+    `rms` · √max(rows, columns), .2 being Adam's usual root mean square, so that one rate and one weight decay serve
+    both (Liu et al. 2025, §2.2). A kernel of more axes is the matrix of its last one against all others.
     """
 
     def scaled(updates, params):

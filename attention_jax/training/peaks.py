@@ -1,19 +1,24 @@
 """What devices can do at most, by their makers' data sheets: dense bfloat16 matrix products, and how much they hold."""
 
+import re
 from collections.abc import Mapping
 
 import jax
 
-# By the beginning of `device_kind`, the longest that fits. A device is what JAX calls so: of TPU v2 and v3 one of a
+# By the first words of `device_kind`, the longest that fit. A device is what JAX calls so: of TPU v2 and v3 one of a
 # chip's two cores. FLOP a second; sparsity is not counted.
 PEAKS = {
-    "NVIDIA V100": 125e12,  # float16
+    "Tesla V100-SXM2": 125e12,  # float16
+    "Tesla V100-PCIE": 112e12,
     "NVIDIA A100": 312e12,
     "NVIDIA L4": 121e12,
+    "NVIDIA L40": 181e12,
     "NVIDIA L40S": 362e12,
     "NVIDIA H100": 989e12,
+    "NVIDIA H100 NVL": 835e12,
     "NVIDIA H100 PCIe": 756e12,
     "NVIDIA H200": 989e12,
+    "NVIDIA H200 NVL": 835e12,
     "NVIDIA B200": 2250e12,
     "TPU v2": 22.5e12,
     "TPU v3": 61.5e12,
@@ -50,5 +55,5 @@ def peak_of_all() -> float | None:
 
 
 def _of_kind(table: Mapping[str, float], kind: str) -> float | None:
-    fitting = [name for name in table if kind.startswith(name)]
+    fitting = [name for name in table if re.match(rf"{re.escape(name)}(?![A-Z0-9])", kind)]
     return table[max(fitting, key=len)] if fitting else None

@@ -223,12 +223,15 @@ def test_variants_are_matched_in_flops_within_a_hundredth(sweeper):
     assert steps[0] == 200 > steps[1]
 
 
-def test_variants_are_matched_in_parameters_within_a_hundredth(sweeper):
-    space = grid("model.kwargs.score", ("additive", "additive:hidden=40"))
-    sweep = sweeper.plan(space, sweep__match="parameters", sweep__match_by="model.kwargs.embedding")
-    describe = experiments.load("nmt").describe
-    first, second = (describe(sweep.config_of(name)).size for name in sweep.plan.cells)
+def test_variants_are_matched_in_parameters_within_a_hundredth_with_the_vocabulary_that_the_data_have(sweeper):
+    asked = {"sweep__match": "parameters", "sweep__match_by": "model.kwargs.embedding", "model__kwargs__embedding": 64}
+    sweep = sweeper.plan(grid("model.kwargs.hidden", (8, 12)), data__vocabulary=10_000, **asked)
+    experiment, names = experiments.load("nmt"), sweep.plan.cells
+    opened = (experiment.open(sweep.config_of(name), sweep.data_of(sweep.programs[name])) for name in names)
+    first, second = (session.cost["parameters"] for session in opened)
     assert second == pytest.approx(first, rel=0.01)
+    sizes = [experiment.describe(sweep.config_of(name)).size for name in names]  # with as many words as there may be
+    assert sizes[1] != pytest.approx(sizes[0], rel=0.01)
 
 
 @pytest.mark.slow

@@ -144,6 +144,26 @@ def test_one_value_has_no_interval_and_one_pair_a_difference_alone():
     assert notes(found) == ["One seed: no interval over seeds, and no test over them."]
 
 
+@pytest.mark.parametrize(
+    ("baseline", "seeds", "said"),
+    [
+        ([1.0, 2.0], 6, ["With 2 seeds the sign-flip test cannot go below p = 0.5: to find one of 1 differences"]),
+        ([1.0] * 6, 6, []),
+        ([1.0] * 7, 5, ["With 5 seeds the sign-flip test cannot go below p = 0.062"]),
+    ],
+)
+def test_what_a_sign_flip_can_find_is_told_by_the_seeds_that_both_have(baseline, seeds, said):
+    found = notes(compare("test.bleu", [measured("a", baseline), measured("b", [3.0] * seeds)], (0, 0)))
+    assert len(found) == len(said)
+    assert all(own.startswith(wanted) for own, wanted in zip(found, said, strict=True))
+
+
+def test_of_differences_over_unequal_numbers_of_seeds_the_fewest_are_told():
+    rows = [measured("a", [1.0] * 6), measured("b", [2.0] * 6), measured("c", [3.0] * 3)]
+    (note,) = notes(compare("test.bleu", rows, (0, 0, 0)))
+    assert note.startswith("With 3 seeds in common, which are the fewest of a difference, the sign-flip test")
+
+
 def test_a_baseline_by_name_is_that_of_the_same_task_where_it_is_there():
     rows = [measured("b", [1.0], "one"), measured("a", [1.0], "one"), measured("b", [1.0], "two")]
     assert baselines_of(rows, "a") == [1, 1, None]

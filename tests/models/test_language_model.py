@@ -160,7 +160,7 @@ def test_without_positions_only_the_set_of_earlier_tokens_matters():
 def test_randomized_positions_are_drawn_outside_and_handed_in(name):
     module, variables = make(f"{name}:longest=64")
     draw = module.new_encoding().record.sample_positions
-    positions = jax.vmap(lambda key: draw(key, 6))(jax.random.split(jax.random.key(0), 2))
+    positions = jax.vmap(lambda key: draw(key, jnp.zeros(6, int)))(jax.random.split(jax.random.key(0), 2))
     assert (np.diff(positions) > 0).all()
     assert np.isfinite(compiled(module)(variables, TOKENS, positions)).all()
 

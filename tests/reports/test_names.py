@@ -17,6 +17,21 @@ def test_a_setting_is_called_by_what_it_sets_with_the_keys_where_it_sets_more_th
     assert len(set(names_of([{}, {"a": 1}, {"a": 2}]))) == 3
 
 
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ([{"family": "plain"}, {"family": "gated"}, {"cross_family": "gated"}],
+         ["family plain", "family gated", "cross_family gated"]),
+        ([{"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 2, "c": 4}, {"a": 1, "b": 5, "c": 3}, {"b": 5, "c": 3}],
+         ["a 1, b 2, c 3", "a 1, b 2, c 4", "a 1, b 5, c 3", "b 5, c 3"]),
+        ([{"rate": 0.00123456}, {"rate": 0.00123457}, {}],
+         ["rate 0.00123456", "rate 0.00123457", "as configured"]),
+    ],
+)  # fmt: skip
+def test_two_settings_never_have_one_name(settings, names):
+    assert names_of(settings) == names
+
+
 def test_of_many_keys_what_most_settings_have_goes_without_saying():
     plain = {"model.positions": "rotary", "model.score": "dot", "model.mixer": "attention"}
     others = [{"model.score": "l2"}, {"model.mixer": "gru", "model.positions": "none"}, {"model.width": 8}]

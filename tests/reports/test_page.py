@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attention_jax.reports.figures import Figure
-from attention_jax.reports.page import Estimate, PValue, Table, render, show, show_interval, show_number, show_p
+from attention_jax.reports.page import Estimate, PValue, Ratio, Table, render, show, show_interval, show_number, show_p
 from attention_jax.reports.run import estimate, facts_of, run_page
 from attention_jax.reports.translation import data_table, result_tables
 
@@ -68,6 +68,16 @@ def test_rounding_never_hides_on_which_side_of_zero_an_interval_is(random):
             low, high = middle - half, middle + half
             shown = show_interval(middle, low, high).partition(" [")[2].rstrip("]").split(", ")
             assert [sign(end) for end in shown] == [np.sign(low), np.sign(high)]
+
+
+def test_rounding_never_hides_on_which_side_of_one_a_ratio_is(random):
+    assert str(Ratio(0.95, 0.9003, 0.99996)) == "×0.9500 [0.9003, 0.99996]"
+    assert str(Ratio(1.0049, 1.00003, 1.0098)) == "×1.005 [1.00003, 1.010]"
+    for _ in range(1000):
+        half = 10.0 ** random.integers(-3, 0) * random.random()
+        mean = 1 + half * (1 + 10.0 ** -random.integers(1, 9)) * random.choice([-1, 1])
+        ends = str(Ratio(mean, mean - half, mean + half)).partition(" [")[2].rstrip("]").split(", ")
+        assert [np.sign(float(end) - 1) for end in ends] == [np.sign(mean - half - 1), np.sign(mean + half - 1)]
 
 
 def test_a_mean_is_rounded_by_no_more_than_half_of_what_its_interval_leaves_open(random):

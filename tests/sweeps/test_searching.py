@@ -16,9 +16,11 @@ from attention_jax.launcher.modes import MODES
 from attention_jax.runs.experiment import Request
 from attention_jax.runs.folder import write_result
 from attention_jax.sweeps import searching
+from attention_jax.sweeps.folder import open_sweep, read_result
+from attention_jax.sweeps.found import write_found
 from attention_jax.sweeps.space import choice, uniform
 from attention_jax.sweeps.study import Study
-from attention_jax.sweeps.trials import nothing_asked, write_asked
+from attention_jax.sweeps.trials import cells_of, nothing_asked, write_asked
 from attention_jax.sweeps.working import drop_cell
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install torch")
@@ -85,6 +87,35 @@ def test_the_seeds_that_chose_do_not_report(whole):
     assert text.startswith("A search by random")
     assert "lucky" in text
     assert (folder / "report.html").read_text().count("data:image/png") >= 2
+
+
+def test_fresh_seeds_that_diverged_are_told(tmp_path):
+    Searched().search(tmp_path)
+    search = json.loads((tmp_path / "result.json").read_text())["search"]
+    sweep = open_sweep(Searched().experiment, tmp_path)
+    cells = cells_of(sweep, search["winner"], (3, 4))
+    for lost, told in ((cells[:1], "without 3, which diverged"), (cells, "without 3, 4, which diverged")):
+        for name in lost:
+            write_result(sweep.cell(name), {**read_result(sweep.cell(name)), "status": "diverged"})
+        write_found(sweep)
+        assert told in (tmp_path / "table.md").read_text()
+    assert json.loads((tmp_path / "result.json").read_text())["search"]["fresh_lost"] == [3, 4]
+
+
+def test_where_all_fresh_seeds_diverged_the_search_has_an_answer_that_says_so(tmp_path):
+    Searched().search(tmp_path)
+    search = json.loads((tmp_path / "result.json").read_text())["search"]
+    sweep = open_sweep(Searched().experiment, tmp_path)
+    for name in cells_of(sweep, search["winner"], search["reporting_seeds"]):
+        write_result(sweep.cell(name), {**read_result(sweep.cell(name)), "status": "diverged"})
+    write_found(sweep)
+    assert "is not known, without 2, 3, 4, which diverged" in (tmp_path / "table.md").read_text()
+
+
+def test_a_setting_that_was_asked_for_twice_did_not_do_as_well_as_itself(tmp_path):
+    space = {"x": choice((0.3, 0.5)), "rate": choice((1e-2,)), "kind": choice(("b",))}
+    Searched().search(tmp_path, space, trials=6)
+    assert "that did as well" not in (tmp_path / "table.md").read_text()
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", GP])

@@ -12,6 +12,7 @@ import pytest
 from translators import INPUTS, LENGTHS, NAMES, SOURCE, build
 
 from attention_jax.models import TRANSLATORS
+from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import Transformer
 from attention_jax.modules.families import BUILDERS as FAMILIES
@@ -23,6 +24,7 @@ from attention_jax.tasks.language_model.model import WIDTHS
 from attention_jax.training.cost import flops
 from attention_jax.training.hyper import settled, traced
 from attention_jax.training.optimizer import OPTIMIZERS, Rule, WithMaster, is_hidden, new_moments, update
+from configs import kernel_regression
 from configs.nmt import MODELS, OPTIMIZER
 from configs.positional_encoding import get_config
 
@@ -268,6 +270,16 @@ def language_model(**changed):
     own = {name: value for name, value in get_config("smoke").model.to_dict().items() if name not in WIDTHS}
     section = own | {"vocabulary": 11, "backend": "reference"} | changed
     return shapes_of(LanguageModel.of(**section), jnp.zeros((1, 3), jnp.int32))
+
+
+def test_muon_has_neither_what_vectors_are_read_in_by_nor_what_answers_are_made_by():
+    section = kernel_regression.get_config("in_context_smoke").model.to_dict()
+    own = {name: value for name, value in section.items() if name not in WIDTHS} | {"outputs": 1, "max_length": 8}
+    params = shapes_of(InContextRegressor.of(**own | {"backend": "reference"}), jnp.zeros((1, 3, 5)))
+    hidden = is_hidden(params)
+    assert not hidden["read_in"]["kernel"]
+    assert not hidden["read_out"]["kernel"]
+    assert hidden["layer_0"]["self_attention"]["query"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -30,6 +30,10 @@ def test_a_kind_of_tpu_has_a_peak_and_a_memory(kind, flops, gigabytes):
 
 def test_the_longest_name_that_fits_is_meant():
     assert peak_flops("NVIDIA H100 PCIe") == 756e12
+    assert peak_flops("NVIDIA H100 NVL") == 835e12
+    assert peak_flops("NVIDIA L40") == 181e12
+    assert peak_flops("NVIDIA L400") is None  # another device, whose name begins alike
+    assert peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
     assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
     assert peak_flops("cpu") is memory_bytes("cpu") is None
 

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.data.tokenizers import PAD
-from attention_jax.modules.attention import NO_EDITS, Edits
+from attention_jax.modules.attention import NO_EDITS, Edit, Edits
 from attention_jax.tasks.translation.model import lengths_of, shifted
 from attention_jax.training.state import Variables
 
+KIND = "cross"  # of attention
 Importance = Float[Array, "batch t s"]
 Batch = Mapping[str, Any]  # padded rows of tokens: "source" and "target"
 
@@ -36,22 +37,37 @@ def weights_of(model: nn.Module, variables: Variables, batch: Batch) -> dict[str
     return {kind: heads.weights for kind, heads in kinds.items()}
 
 
-def gradients(model: nn.Module, variables: Variables, batch: Batch) -> Importance:
+def gradients(model: nn.Module, variables: Variables, batch: Batch, edits: Edits = NO_EDITS) -> Importance:
     """|x_s · ∂ log p(y_t) / ∂x_s| with x_s the embedding of source word s: gradient × input.
 
-    It is the gradient by how often the word is there (Jain & Wallace 2019, algorithm 1).
+    It is the gradient by how often the word is there.
     """
     source, target = batch["source"], batch["target"]
 
     def log_p(scale):
         memory = _encoded(model, variables, source, scale)
-        logits: Any = model.apply(variables, memory, shifted(target), method="decode")
+        logits: Any = model.apply(variables, memory, shifted(target), None, edits, method="decode")
         return _of_words(jax.nn.log_softmax(logits), target)
 
     found, pulled = jax.vjp(log_p, jnp.ones(source.shape))
     each_word = jnp.broadcast_to(jnp.eye(target.shape[1])[:, None], (target.shape[1], *found.shape))
     of_words_TxBxS = jax.lax.map(lambda word: pulled(word)[0], each_word)
     return _known(jnp.abs(jnp.moveaxis(of_words_TxBxS, 0, 1)), batch)
+
+
+def direct_gradients(model: nn.Module, variables: Variables, batch: Batch) -> Importance:
+    """`gradients` with the weights of attention to the source held as they are: what does not go through these.
+
+    So are those that attention is compared with by Jain & Wallace 2019, algorithm 1.
+    """
+    kinds = weights_of(model, variables, batch)
+    return gradients(model, variables, batch, replacing(kinds[KIND]) if KIND in kinds else NO_EDITS)
+
+
+def replacing(weights: Float[Array, "batch l h t s"]) -> Edits:
+    """The edits that put weights in place of every layer's and head's attention to the source."""
+    of_layers = jnp.moveaxis(weights, 1, 0)
+    return {KIND: Edit(replaced=jnp.ones((len(of_layers), of_layers.shape[2]), bool), weights=of_layers)}
 
 
 def erasure(model: nn.Module, variables: Variables, batch: Batch) -> Importance:
@@ -73,6 +89,7 @@ def erasure(model: nn.Module, variables: Variables, batch: Batch) -> Importance:
 
 IMPORTANCE: dict[str, Callable[[nn.Module, Variables, Batch], Importance]] = {
     "gradients": gradients,
+    "direct gradients": direct_gradients,
     "erasure": erasure,
 }
 

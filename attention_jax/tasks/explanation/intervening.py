@@ -15,13 +15,11 @@ import optax
 from jaxtyping import Array, Bool, Float, Key
 
 from attention_jax.data.tokenizers import PAD
-from attention_jax.modules.attention import Edit, Edits
 from attention_jax.ops.divergence import TINY, jensen_shannon, total_variation
 from attention_jax.ops.masking import masked_softmax
-from attention_jax.tasks.explanation.importance import Batch, predictions, weights_of
+from attention_jax.tasks.explanation.importance import KIND, Batch, predictions, replacing, weights_of
 from attention_jax.training.state import Variables
 
-KIND = "cross"  # of attention
 Weights = Float[Array, "batch l h t s"]
 PENALTY = 500.0  # on what predictions move beyond ε (Jain & Wallace 2019, appendix C.2)
 MARGIN = 0.8  # of ε: beyond it the penalty begins, so that steps that overshoot may still be within ε
@@ -103,7 +101,7 @@ def adversary(
 
     def moved(logits):
         other = masked_softmax(logits, valid)
-        after = predictions(model, variables, batch, _edits(other * total))
+        after = predictions(model, variables, batch, replacing(other * total))
         far = jnp.sum(jnp.mean(jensen_shannon(own, other), axis=(1, 2)) * is_word, axis=-1)
         worst = jnp.where(is_word, total_variation(jnp.exp(before), jnp.exp(after)), 0)
         lost = jnp.sum(PENALTY * jnp.maximum(worst - MARGIN * epsilon, 0)) - jnp.sum(far)
@@ -127,7 +125,7 @@ def _changed(
     model: nn.Module, variables: Variables, batch: Batch, before: Array, own: Weights, weights: Weights
 ) -> Changed:
     """What `weights` make of the model's predictions, which were `before` under its own."""
-    pair, after = (_of_sum_one(own), _of_sum_one(weights)), predictions(model, variables, batch, _edits(weights))
+    pair, after = (_of_sum_one(own), _of_sum_one(weights)), predictions(model, variables, batch, replacing(weights))
     return Changed(
         weights,
         jnp.mean(jensen_shannon(*pair), axis=(1, 2)),
@@ -135,11 +133,6 @@ def _changed(
         total_variation(jnp.exp(before), jnp.exp(after)),
         jnp.argmax(before, axis=-1) != jnp.argmax(after, axis=-1),
     )
-
-
-def _edits(weights: Weights) -> Edits:
-    of_layers = jnp.moveaxis(weights, 1, 0)
-    return {KIND: Edit(replaced=jnp.ones((len(of_layers), of_layers.shape[2]), bool), weights=of_layers)}
 
 
 def _without(weights: Weights, index: Array) -> Weights:

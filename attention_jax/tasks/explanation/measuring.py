@@ -15,8 +15,8 @@ from attention_jax import stopping
 from attention_jax.evaluation.alignment import Alignments, agreement, alignment_error_rate
 from attention_jax.evaluation.extrapolation import kendall
 from attention_jax.evaluation.propagation import flow, rollout, translator_layers
-from attention_jax.tasks.explanation.importance import IMPORTANCE, weights_of
-from attention_jax.tasks.explanation.intervening import DRAWS, KIND, Changed, adversary, intervene
+from attention_jax.tasks.explanation.importance import IMPORTANCE, KIND, weights_of
+from attention_jax.tasks.explanation.intervening import DRAWS, Changed, adversary, intervene
 from attention_jax.tasks.explanation.sample import Row, Sample
 from attention_jax.tasks.translation.opened import OpenedTranslator
 from attention_jax.training.state import Variables

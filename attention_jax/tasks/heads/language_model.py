@@ -107,8 +107,8 @@ class LanguageModelSession(Session):
         return Opened(self.of_run, None, OPENERS).description
 
     def _positions(self, tokens: Any) -> Any:
-        """Those that the encoding draws, if it does; the same for texts of one shape."""
-        return draw_positions(self.model, jax.random.key(0), *tokens.shape)
+        """Those that the encoding draws, if it does."""
+        return draw_positions(self.model, jnp.asarray(tokens))
 
     def rows(self, key: str) -> Rows:
         """Held-out windows of the trained length. Raises UserError where there are too few."""

@@ -74,6 +74,8 @@ def removing(session: Session, seed: int, worth: Row) -> tuple[dict[str, Any], R
     single, *curves = np.split(means, np.cumsum([len(part) for part in gates])[:-1])
     pruning = dict(zip(orders, curves, strict=True))
     drawn = [pruning.pop(name) for name in orders if name.startswith("random")]
+    shares = {name: [spared(curve, session.config.tolerance)] for name, curve in pruning.items()}
+    shares["random"] = [spared(curve, session.config.tolerance) for curve in drawn]
     pruning["random"] = np.mean(drawn, axis=0)
     estimate = session.estimates(variables, session.batches("split"))
     change, of_kinds = single[1:] - single[0], by_kind(estimate, sizes)
@@ -85,7 +87,7 @@ def removing(session: Session, seed: int, worth: Row) -> tuple[dict[str, Any], R
             **{kind: spearman(part.ravel(), of_kinds[kind].ravel()) for kind, part in by_kind(change, sizes).items()},
         },
         "pruning": {name: {str(k): float(loss) for k, loss in enumerate(curve)} for name, curve in pruning.items()},
-        "spared": {name: spared(curve, session.config.tolerance) for name, curve in pruning.items()},
+        "spared": {name: float(np.mean(found)) for name, found in shares.items()},
     }, {"change": change.tolist(), "estimate": estimate.tolist()} | rows
 
 

@@ -51,13 +51,12 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
         "nearest",
     )
     title = f"Squared distance of the models' answers, after {pairs} pairs"
-    return Conclusion(
-        {"by_depth": found}, [drawn], [Table(title, columns, rows, "Means over seeds with 95% intervals.")]
-    )
+    note = "Means over seeds with 95% intervals." + _left_out(cells)
+    return Conclusion({"by_depth": found}, [drawn], [Table(title, columns, rows, note)])
 
 
 def by_depth(cells: Sequence[FinishedCell], pairs: str) -> ByDepth:
-    """Of every group and number of layers, the mean distances after so many pairs; seeds that diverged are left out."""
+    """Of every group and number of layers, the mean distances after so many pairs; seeds that are lost are left out."""
     members: dict[str, dict[int, list[Any]]] = {}
     for cell in sorted(cells, key=lambda cell: cell.config.model.layers):
         if cell.result["status"] != "diverged":
@@ -65,6 +64,17 @@ def by_depth(cells: Sequence[FinishedCell], pairs: str) -> ByDepth:
     return {
         group: {layers: _means(found, pairs) for layers, found in depths.items()} for group, depths in members.items()
     }
+
+
+def _left_out(cells: Sequence[FinishedCell]) -> str:
+    """Which seeds the means are without, where there are such."""
+    lost = [cell for cell in cells if cell.result["status"] == "diverged"]
+    seeds = [f"{_of(cell)}: seeds {', '.join(map(str, cell.result['seeds']))}" for cell in lost]
+    return f" Without those that diverged, failed or are missing ({'; '.join(seeds)})." if lost else ""
+
+
+def _of(cell: FinishedCell) -> str:
+    return ", ".join(filter(None, (cell.group, f"{cell.config.model.layers} layers")))
 
 
 def _means(members: Sequence[Mapping[str, Any]], pairs: str) -> dict[str, dict[str, float]]:

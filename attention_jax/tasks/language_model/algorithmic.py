@@ -102,8 +102,8 @@ def _measure(lengths: tuple[int, ...], model: LanguageModel):
 
     @jax.jit
     def counts(variables: Variables, texts: Texts):
-        tokens, targets, is_counted, *_ = texts
-        is_right = jnp.argmax(logits_of(model, variables, tokens), axis=-1) == targets
+        tokens, targets, is_counted, is_text, *_ = texts
+        is_right = jnp.argmax(logits_of(model, variables, tokens, is_text), axis=-1) == targets
         return jnp.sum(is_right & is_counted), jnp.sum(is_counted), jnp.sum(jnp.all(is_right | ~is_counted, axis=1))
 
     def shares(variables: Variables, texts: Texts) -> tuple[float, float]:

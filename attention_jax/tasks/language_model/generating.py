@@ -111,7 +111,7 @@ class Generator:
                 f"config.generate.context={request.context}: the model's {error} Set it to as many, or lower "
                 f"config.generate.tokens={request.tokens}."
             ) from None
-        drawn = draw_positions(model, jax.random.key(0), 1, longest)
+        drawn = draw_positions(model, jnp.zeros((1, longest), jnp.int32), keys=jax.random.key(0)[None])
         return np.arange(longest, dtype=np.int32) if drawn is None else np.asarray(drawn[0])
 
     def _memory(self, positions: np.ndarray, room: int, batch: int) -> Int[Array, "batch room"]:

@@ -157,7 +157,7 @@ def _measured(config: ConfigDict, source: Source, rows: Any, model: LanguageMode
 
     @jax.jit
     def matching(variables: Variables, tokens: Array):
-        drawn = draw_positions(model, jax.random.key(0), *tokens.shape)
+        drawn = draw_positions(model, tokens)
         kinds: Any = model.apply(variables, tokens, drawn, method="attention")
         return prefix_matching(kinds["decoder"].weights, tokens)
 

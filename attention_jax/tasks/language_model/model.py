@@ -11,7 +11,7 @@ from attention_jax.backends import AUTO, OR
 from attention_jax.models.language_model import KIND, LanguageModel, mask_of
 from attention_jax.modules.mixers import attends
 from attention_jax.modules.spec import with_backend
-from attention_jax.ops.dropout import Dropout
+from attention_jax.ops.dropout import Dropout, joined
 from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.ops.masking import Mask
 from attention_jax.ops.statistics import Statistics
@@ -85,50 +85,70 @@ def loss(
     model: LanguageModel, variables: Variables, texts: Texts, dropout: Dropout, label_smoothing
 ) -> tuple[Sums, Variables]:
     """Cross entropy of the targets that count, in nats, and their number; and the collections that it changed."""
-    count, length = texts.tokens.shape
-    drawn = draw_positions(model, dropout.fold(POSITIONS).key, count, length, dropout.row)
+    rows = dropout.row + jnp.arange(len(texts.tokens))
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(dropout.fold(POSITIONS).key, rows)
+    positions = positions_of(model, texts, keys)
     others = [name for name in variables if name != "params"]
     logits, changed = model.apply(
-        variables, texts.tokens, positions_of(texts, drawn), texts.segments, dropout, texts.is_text, mutable=others
+        variables, texts.tokens, positions, texts.segments, dropout, texts.is_text, mutable=others
     )
     return cross_entropy(logits, texts.targets, texts.is_counted, label_smoothing), dict(changed)
 
 
 def evaluation_loss(model: LanguageModel, variables: Variables, texts: Texts) -> Sums:
-    """The loss without dropout or smoothing; texts of one shape always get the same positions."""
-    positions = positions_of(texts, draw_positions(model, jax.random.key(0), *texts.tokens.shape))
-    logits: Any = model.apply(variables, texts.tokens, positions, texts.segments, None, texts.is_text)
+    """The loss without dropout or smoothing; a row always gets the same positions."""
+    logits: Any = model.apply(variables, texts.tokens, positions_of(model, texts), texts.segments, None, texts.is_text)
     return cross_entropy(logits, texts.targets, texts.is_counted)
 
 
-def positions_of(texts: Texts, drawn: Int[Array, "batch t"] | None) -> Int[Array, "batch t"] | None:
-    """The positions of tokens, None if in order; `drawn` are the encoding's, in packed rows for each document anew."""
-    if drawn is None or texts.positions is None:
-        return texts.positions if drawn is None else drawn
-    return jnp.take_along_axis(drawn, texts.positions, axis=1)
+def positions_of(
+    model: LanguageModel, texts: Texts, keys: Key[Array, " batch"] | None = None
+) -> Int[Array, "batch t"] | None:
+    """The positions of tokens: those that the encoding draws, else those that texts have; None if in order."""
+    drawn = draw_positions(model, texts.tokens, texts.segments, texts.is_text, keys)
+    return texts.positions if drawn is None else drawn
 
 
 def draw_positions(
-    model: LanguageModel, key: Key[Array, ""], rows: int, length: int, first: int | Array = 0
-) -> Int[Array, "rows t"] | None:
-    """Positions for each text, if the encoding draws them at random; else None, for positions in order.
+    model: LanguageModel,
+    tokens: Int[Array, "batch t"],
+    segments: Int[Array, "batch t"] | None = None,
+    is_text: Bool[Array, "batch t"] | None = None,
+    keys: Key[Array, " batch"] | None = None,
+) -> Int[Array, "batch t"] | None:
+    """Positions of each row's tokens, if the encoding draws them at random; else None, for positions in order.
 
-    `first` is the number of the first text in its batch.
+    They are drawn for as many tokens as a text has, whatever stands beside it in its row. A row's key, unless `keys`
+    has it, is made of its tokens: neither padding nor other rows of a batch change what it draws.
     """
     draw = model.new_encoding().record.sample_positions
     if draw is None:
         return None
-    return jax.vmap(lambda row: draw(jax.random.fold_in(key, row), length))(first + jnp.arange(rows))
+    index = jnp.arange(tokens.shape[-1])[None]
+    text = jnp.ones_like(tokens) if is_text is None else is_text.astype(jnp.int32)
+    text = text if segments is None else segments
+    begins = jnp.where(jnp.diff(text, axis=1, prepend=text[:, :1]) != 0, index, 0)
+    first = jnp.argmax(text > 0, axis=1)
+    if keys is None:
+        hashed = joined(joined(jnp.uint32(0), tokens.astype(jnp.uint32)), (index - first[:, None]).astype(jnp.uint32))
+        of_rows = jnp.sum(jnp.where(text > 0, hashed, 0), axis=1, dtype=jnp.uint32)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), of_rows)
+    return jax.vmap(draw)(keys, jax.lax.cummax(begins, axis=1), first)
 
 
 def statistics_of(model: LanguageModel, variables: Variables, texts: Texts, top: int) -> Statistics:
-    """What every head's weights say, `[batch, layers, heads, T, …]`; texts of one shape get the same positions."""
-    positions = positions_of(texts, draw_positions(model, jax.random.key(0), *texts.tokens.shape))
-    found: Any = model.apply(variables, texts.tokens, positions, texts.segments, top=top, method="statistics")
+    """What every head's weights say, `[batch, layers, heads, T, …]`; a row always gets the same positions."""
+    asked: dict[str, Any] = {"top": top, "method": "statistics"}
+    found: Any = model.apply(variables, texts.tokens, positions_of(model, texts), texts.segments, **asked)
     return found[KIND]
 
 
-def logits_of(model: LanguageModel, variables: Variables, tokens: Int[Array, "batch t"]) -> Array:
-    """Logits of every next token; tokens of one shape always get the same positions."""
-    logits: Any = model.apply(variables, tokens, draw_positions(model, jax.random.key(0), *tokens.shape))
+def logits_of(
+    model: LanguageModel,
+    variables: Variables,
+    tokens: Int[Array, "batch t"],
+    is_text: Bool[Array, "batch t"] | None = None,
+) -> Array:
+    """Logits of every next token; a row always gets the same positions, which are drawn for its text alone."""
+    logits: Any = model.apply(variables, tokens, draw_positions(model, tokens, is_text=is_text))
     return logits

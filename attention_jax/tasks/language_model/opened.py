@@ -150,5 +150,5 @@ class OpenedLanguageModel(Opened):
 
 
 def _positions(model: LanguageModel, tokens: Any) -> Any:
-    """The positions, if the encoding draws them; texts of one shape always get the same ones."""
-    return draw_positions(model, jax.random.key(0), *tokens.shape)
+    """The positions, if the encoding draws them; a row always gets the same ones."""
+    return draw_positions(model, jnp.asarray(tokens))

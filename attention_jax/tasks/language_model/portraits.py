@@ -36,7 +36,7 @@ def _attention(session: Session, config: ConfigDict, variables: Variables) -> di
     lengths = (source.trained, round(BEYOND * source.trained)) if attends(config.model.mixer) else ()
     for length in (length for length in lengths if length <= source.lengths[-1]):
         tokens = source.example(config, length)
-        positions = draw_positions(session.evaluated_model, jax.random.key(0), *tokens.shape)
+        positions = draw_positions(session.evaluated_model, jnp.asarray(tokens))
         kept[str(length)] = np.asarray(session.attention(variables, tokens, positions)[0], np.float16)
     return kept
 

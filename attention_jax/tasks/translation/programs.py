@@ -42,7 +42,7 @@ def translator(model: nn.Module, config: ConfigDict) -> Translator:
     """The model's programs: loss and attention, teacher forced, and translation as `config.evaluate` says.
 
     The alignment is the mean over the heads of one decoder layer. A translation has at most `config.data.max_length`
-    words, or as many as its source if that is longer.
+    words, or as many as its padded source if that is longer.
     """
     alignment_layer = config.evaluate.alignment_layer
 

@@ -7,13 +7,21 @@ import numpy as np
 import pytest
 from translators import LENGTHS, trained
 
-from attention_jax.tasks.explanation.importance import IMPORTANCE, erasure, gradients
+from attention_jax.tasks.explanation.importance import (
+    IMPORTANCE,
+    direct_gradients,
+    erasure,
+    gradients,
+    replacing,
+    weights_of,
+)
 from attention_jax.tasks.translation.model import shifted
 
 SOURCE = jnp.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0], [2, 0, 0, 0, 0]])
 TARGET = jnp.array([[4, 5, 6, 2], [7, 8, 2, 0], [9, 2, 0, 0]])
 BATCH = {"source": SOURCE, "target": TARGET}
 KEYWORD = 7
+OF_BOTH = (direct_gradients, gradients)
 MODELS = [
     "luong_general",
     pytest.param("bahdanau", marks=pytest.mark.slow),
@@ -30,6 +38,9 @@ class OneWord(nn.Module):
 
     def encode(self, source, lengths, dropout=None, edits=None):
         return jnp.sum(self.table(source) * (source == KEYWORD)[..., None], axis=1)
+
+    def attention(self, source, lengths, inputs):
+        return {}
 
     def decode(self, memory, inputs, dropout=None, edits=None):
         logits = self.logits(memory)[:, None]
@@ -71,6 +82,29 @@ def test_gradients_are_those_of_the_rows_of_the_embeddings_table_times_the_rows(
     np.testing.assert_allclose(found[1, :3, :3], expected, rtol=1e-3, atol=1e-5)
     assert not np.asarray(found[1, 3:]).any()
     assert not np.asarray(found[1, :, 3:]).any()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_direct_gradients_are_those_with_attention_to_the_source_as_a_constant(name):
+    model, variables = trained(name)
+    found, through = (jax.jit(lambda batch, of=of: of(model, variables, batch))(BATCH) for of in OF_BOTH)
+    source, target = SOURCE[0], TARGET[0]
+    table = variables["params"]["source_embedding"]["embedding"]
+    weights = weights_of(model, variables, {"source": source[None], "target": target[None]})
+
+    def of_table(table):
+        params = variables["params"] | {"source_embedding": {"embedding": table}}
+        edits = replacing(weights["cross"])
+        length = jnp.array([len(source)])
+        logits = model.apply(variables | {"params": params}, source[None], length, shifted(target[None]), None, edits)
+        return jax.nn.log_softmax(logits)[0][jnp.arange(len(target)), target]
+
+    step = 1e-2  # along the row of each word: a difference of values, not a gradient
+    for place, word in enumerate(np.asarray(source)):
+        ends = [of_table(table.at[word].multiply(1 + side)) for side in (step, -step)]
+        expected = np.abs(ends[0] - ends[1]) / (2 * step)
+        np.testing.assert_allclose(found[0, :, place], expected, rtol=2e-2, atol=1e-3)
+    assert np.abs(np.asarray(found - through)).max() > 1e-2
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -34,3 +34,5 @@ def test_the_table_names_the_nearest_estimator_and_the_figure_is_drawn(tmp_path)
     told = conclude(config, CELLS, tmp_path, {})
     assert [row[-1] for row in told.tables[0].rows] == ["attention", "ridge"]
     assert [figure.path.is_file() for figure in told.figures] == [True]
+    assert told.tables[0].note.endswith("Without those that diverged, failed or are missing (4 layers: seeds 0).")
+    assert "Without" not in conclude(config, CELLS[:3], tmp_path, {}).tables[0].note

@@ -44,7 +44,7 @@ def read_again(positions, count, context=0, prompt=PROMPT, **more):
     """The likeliest token after all that was written, or after what the context keeps, again and again."""
     model, variables, _ = made(positions, **more)
     length = min(len(prompt) + count, context or len(prompt) + count)
-    drawn = draw_positions(model, jax.random.key(0), 1, length)
+    drawn = draw_positions(model, jnp.zeros((1, length), jnp.int32), keys=jax.random.key(0)[None])
     whole = jnp.arange(length)[None] if drawn is None else drawn
     apply = jax.jit(lambda tokens: model.apply(variables, tokens, whole))
     text, kept = list(prompt), list(prompt)
