@@ -8,6 +8,7 @@ import pytest
 from sweeper import sweep_of
 
 from attention_jax.errors import UserError
+from attention_jax.reports.conclusion import Conclusion
 from attention_jax.reports.sweep import notes_of
 from attention_jax.sweeps.answer import compare, learning_curve, write_answer
 from attention_jax.sweeps.folder import read_result
@@ -315,3 +316,18 @@ def test_an_answer_that_is_written_again_is_still_of_the_code_that_made_its_cell
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["code"] == {"commit": "abc", "changed": False}
     assert result["command"] == "python launch.py --mode=sweep"
+
+
+def test_a_cell_without_numbers_is_as_lost_to_a_conclusion_as_to_the_table_whatever_it_ended_by(tmp_path):
+    values = {1.0: {0: 0.1, 1: "dropped", 2: "diverged"}, 0.5: {0: 0.4, 1: 0.5, 2: 0.6}}
+    sweep, seen = sweep_of(tmp_path, values), []
+    (sweep.cell(list(sweep.plan.cells)[-1]) / "result.json").unlink()  # as of one that failed
+
+    def conclude(config, cells, folder, palette):
+        seen.extend(cells)
+        return Conclusion({}, [], [])
+
+    write_answer(dataclasses.replace(sweep, experiment=sweep.experiment._replace(conclude=conclude)))
+    found = {(cell.config.optimizer.learning_rate, *cell.result["seeds"]): cell.result["status"] for cell in seen}
+    assert [key for key, status in found.items() if status == "diverged"] == [(1.0, 1), (1.0, 2), (0.5, 2)]
+    assert len(found) == 6
