@@ -52,7 +52,7 @@ class Encoding:
     bias: Callable[[Any, Array, Array, Array], Array] | None = None  # (params, query, q_positions, k_positions)
     pairs: Callable[[Any, int], PairBias] | None = None  # (params, heads)
     mix: Callable[[Any, Array, Array, Array], Array] | None = None  # (params, weights, q_positions, k_positions)
-    sample_positions: Callable[..., Array] | None = None  # (key, begins, first) → positions, see below
+    sample_positions: Callable[..., Array] | None = None  # (key, begins, first) → positions
     kinds: tuple[str, ...] = SELF_ATTENTION
     is_shared: bool = True  # whether layers share the parameters
     max_length: Callable[[Spec], int | None] = lambda spec: None

@@ -1,7 +1,5 @@
 """Position encodings by their properties, each against its definition."""
 
-import collections
-import functools
 import math
 
 import jax
@@ -297,37 +295,6 @@ def test_numbers_of_kerples_beyond_their_range_are_its_ends_and_can_come_back(na
     np.testing.assert_allclose(bias(*outside), bias(*end), rtol=1e-5)
     gradients = jax.grad(lambda *numbers: bias(*numbers).sum(), argnums=(0, 1))(*outside)
     assert all((gradient < 0).all() for gradient in gradients)
-
-
-def test_randomized_positions_of_a_text_are_any_choice_of_as_many_whatever_stands_beside_it_in_its_row():
-    draw = make_encoding("randomized_sinusoidal", longest=8).sample_positions
-    begins = jnp.array([0, 0, 2, 2, 2, 5])  # two tokens of padding, a text of three, and one of one
-    keys = jax.random.split(jax.random.key(0), 20_000)
-    found = np.asarray(jax.jit(jax.vmap(functools.partial(draw, begins=begins, first=2)))(keys))
-    text = found[:, 2:5]
-    assert (np.diff(text, axis=1) > 0).all()
-    assert all(len({*row}) == 6 for row in found[:100].tolist())
-    counts = collections.Counter(map(tuple, text.tolist()))
-    assert len(counts) == math.comb(8, 3)
-    assert max(abs(count / 20_000 * math.comb(8, 3) - 1) for count in counts.values()) < 0.25  # five deviations
-    alone = jax.vmap(lambda key: draw(key, jnp.zeros(3, int)))(keys[:50])
-    np.testing.assert_array_equal(text[:50], alone)  # padding changes nothing
-
-
-@pytest.mark.parametrize("name", ["sinusoidal", "alibi", "rotary", "learned"])
-def test_randomized_positions_rise_and_stay_below_the_longest(name):
-    encoding = make_encoding(f"randomized_{name}", longest=50)
-    draw = lambda seed, length: np.asarray(encoding.sample_positions(jax.random.key(seed), jnp.zeros(length, int)))  # noqa: E731
-    positions = draw(0, 20)
-    assert (np.diff(positions) > 0).all()
-    assert positions.min() >= 0
-    assert positions.max() < 50
-    assert (positions != draw(1, 20)).any()
-    np.testing.assert_array_equal(draw(0, 50), np.arange(50))
-    with pytest.raises(ValueError, match="longest=50: cannot draw 51 different positions; raise it"):
-        draw(0, 51)
-    if name == "learned":
-        assert len(encoding.init(jax.random.key(0), SPEC)["table"]) == 50
 
 
 def test_without_positions_attention_is_permutation_equivariant(random):
