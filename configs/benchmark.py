@@ -28,10 +28,11 @@ PARTS = (
     "gpu",
 )
 
-# The shapes of PyTorch's own layers: norms after, sinusoids, tables apart.
-TRANSFORMER = NMT["TRANSFORMER"] | {"shared": "none", "backend": "reference"}
-BOOK = TRANSFORMER | NMT["MODELS"]["transformer_book"]["kwargs"] | {"backend": "reference"}
-SMALL = TRANSFORMER | NMT["SMALL"] | {"norm_first": False, "shared": "none"}
+# The shapes of PyTorch's own layers: norms after, dropout inside of them alone, sinusoids, tables apart.
+LAYERS = {"norm_first": False, "dropout_sites": ("attention", "hidden", "residual"), "shared": "none"}
+LAYERS |= {"backend": "reference"}
+BOOK = NMT["MODELS"]["transformer_book"]["kwargs"] | LAYERS
+SMALL = NMT["TRANSFORMER"] | NMT["SMALL"] | LAYERS
 SEED_SIZE = NMT["RECURRENT"] | NMT["RECIPES"]["bahdanau", "tatoeba_600"]["kwargs"] | {"backend": "reference"}
 SEED = {"dtype": "float32", "vocabulary": 200, "pairs": 600, "batch": 64, "length": 10, "steps_per_call": 10}
 

@@ -43,14 +43,20 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Of each file one test, if it is asked for: of one file the first, of another the second, …"""
+    """Of each file one test, if it is asked for, of those that need the least made ready: the first, the second, …"""
     if config.getoption("--one-a-file"):
         by_file = {}
         for item in items:
             by_file.setdefault(item.path, []).append(item)
-        kept = {of_file[number % len(of_file)] for number, of_file in enumerate(by_file.values())}
+        kept = {simple[number % len(simple)] for number, simple in enumerate(map(_simplest, by_file.values()))}
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
+
+
+def _simplest(items):
+    """Those with the fewest fixtures, of which some train models."""
+    fewest = min(len(item.fixturenames) for item in items)
+    return [item for item in items if len(item.fixturenames) == fewest]
 
 
 MOST_MAPS = 45_000  # stretches of memory, of which a Linux process has 65,530 by default: every program takes some

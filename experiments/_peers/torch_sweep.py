@@ -14,7 +14,7 @@ from hydra.core.config_store import ConfigStore
 from torch_train import Training
 
 SIZES = {"model": "bahdanau", "width": 32, "layers": 2, "heads": 4, "feed_forward": 64, "batch": 64, "compile": 0}
-WHERE = {"device": "cpu", "dtype": "float32"}
+WHERE = {"device": "cpu", "dtype": "float32", "sites": ""}
 DEFAULTS = {"batches": "", "steps": 500, "learning_rate": 0.005, "rate": 0.1, "seed": 0}
 JOBLIB = {"defaults": ["_self_", {"override hydra/launcher": "joblib"}], "hydra": {"launcher": {"n_jobs": 2}}}
 ConfigStore.instance().store(name="sweep", node={**JOBLIB, **DEFAULTS})

@@ -63,10 +63,17 @@ class Bahdanau(nn.Module):
 class Transformer(nn.Module):
     """PyTorch's own layers between embeddings with sinusoids and a projection to the vocabulary."""
 
-    def __init__(self, vocabularies, width, layers, rate, heads, feed_forward):
+    def __init__(self, vocabularies, width, layers, rate, heads, feed_forward, sites):
         super().__init__()
         self.embed_source, self.embed_target = (nn.Embedding(size, width) for size in vocabularies)
         self.layers = nn.Transformer(width, heads, layers, layers, feed_forward, rate, batch_first=True)
+        self.drop = nn.Dropout(rate) if "embeddings" in sites else nn.Identity()
+        for layer in (*self.layers.encoder.layers, *self.layers.decoder.layers):
+            for name, part in layer.named_children():
+                if isinstance(part, nn.MultiheadAttention) and "attention" not in sites:
+                    part.dropout = 0.0
+                elif isinstance(part, nn.Dropout) and ("hidden" if name == "dropout" else "residual") not in sites:
+                    setattr(layer, name, nn.Identity())
         self.logits = nn.Linear(width, vocabularies[1])
         self.register_buffer("positions", sinusoids(256, width))
 
@@ -78,7 +85,7 @@ class Transformer(nn.Module):
         return self.logits(self.layers(read, write, tgt_mask=future, tgt_is_causal=True, **masks))
 
     def placed(self, x):
-        return x * math.sqrt(x.shape[-1]) + self.positions[: x.shape[1]]
+        return self.drop(x * math.sqrt(x.shape[-1]) + self.positions[: x.shape[1]])
 
 
 def sinusoids(length, width):
@@ -107,7 +114,7 @@ class Layer(nn.Module):
 class Writer(nn.Module):
     """A language model that scores with the embeddings that it reads with, and learns those of positions."""
 
-    def __init__(self, vocabularies, width, layers, rate, heads, feed_forward):
+    def __init__(self, vocabularies, width, layers, rate, heads, feed_forward, **unused):
         super().__init__()
         self.embed, self.positions = nn.Embedding(vocabularies[1], width), nn.Embedding(2048, width)
         self.layers = nn.Sequential(*(Layer(width, rate, heads, feed_forward) for _ in range(layers)))
@@ -132,7 +139,7 @@ class Training:
         source = torch.from_numpy(data["source"].astype(np.int64)) if "source" in data else target
         self.words = (target != PADDING).sum(1)
         self.source, self.target = source.to(asked.device), target.to(asked.device)
-        sizes = {name: getattr(asked, name) for name in ("width", "layers", "rate", "heads", "feed_forward")}
+        sizes = {name: getattr(asked, name) for name in ("width", "layers", "rate", "heads", "feed_forward", "sites")}
         self.model = MODELS[asked.model](tuple(data["vocabularies"].tolist()), **sizes).to(asked.device)
         self.forward = torch.compile(self.model) if asked.compile else self.model
         is_fused = asked.device == "cuda"
@@ -190,6 +197,9 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, value in (("rate", 0.1), ("learning_rate", 0.005), ("seconds", 10.0)):
         parser.add_argument(f"--{name}", type=float, default=value)
+    parser.add_argument(
+        "--sites", default="attention,hidden,residual", help="of a Transformer's dropout: and embeddings"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16: by autocast")
     parser.add_argument("--compile", type=int, default=0, help="1: through torch.compile")

@@ -14,7 +14,7 @@ from tests.faults import stops
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(2))
 def test_a_stop_is_heard_whatever_a_process_is_at(subjects, number):
-    own = stops.CASES[number::4]  # of which `make faults` takes all, with every signal
+    own = stops.CASES[number::6]  # of which `make faults` takes all, with every signal
     found = stops.tried(subjects, own, (stops.SIGNALS[number],))
     assert not [one for one in found if one.wrong]
     assert len(found) >= 0.7 * len(own)  # the shortest phases end before they are seen

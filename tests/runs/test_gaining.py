@@ -190,8 +190,8 @@ def test_a_run_that_nothing_is_trained_for_survives_a_kill_at_every_moment_of_ga
 
 
 @pytest.mark.slow
-def test_a_trained_run_survives_a_kill_at_every_third_moment_of_gaining_seeds(tmp_path):
-    assert check_kills(toy(True), tmp_path, [(0, 5)], every=3) > 50
+def test_a_trained_run_survives_a_kill_at_every_seventh_moment_of_gaining_seeds(tmp_path):
+    assert check_kills(toy(True), tmp_path, [(0, 5)], every=7) > 50
 
 
 def test_seeds_of_other_code_are_told_of_and_the_result_says_what_made_each(tmp_path, capsys):

@@ -7,9 +7,12 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from attention_jax.data.grammar import sentence_pairs
 from attention_jax.tasks.benchmark.rounds import Row
 from attention_jax.tasks.benchmark.tools import Tools
 from attention_jax.training.progress import tell
+
+UNSEEN = 1  # a seed of the embedded corpus's grammar, other than that of its training sentences
 
 
 def measure_starts(config: ConfigDict, tools: Tools) -> Iterator[Row]:
@@ -43,14 +46,13 @@ def _started_twice(flags: tuple[str, ...], tools: Tools) -> dict[str, float]:
 def measure_translation(config: ConfigDict, tools: Tools) -> Iterator[Row]:
     """Sentences a second of `--mode=translate` from a pipe, and those of the rest where there are many times as many.
 
-    What many sentences take beside what few take is what translation takes once it has started.
+    What many sentences take beside what few take is what translation takes once it has started. The model is one of the
+    embedded corpus, whose grammar makes the sentences.
     """
     asked = config.translate
     run, cache = tools.folder / "translating", tools.folder / "cache"
     tools.launch([f"--config={asked.config}", *asked.flags, f"--workdir={run}"], cache)
-    predictions = (run / "predictions.validation.txt").read_text(encoding="utf-8").splitlines()
-    sources = [line.split("\t")[0] for line in predictions]
-    few = "\n".join((sources * (asked.sentences // len(sources) + 1))[: asked.sentences]) + "\n"
+    few = "".join(f"{pair.source}\n" for pair in sentence_pairs(UNSEEN, asked.sentences))
     for beams in asked.beams:
         flags = [f"--workdir={run}", "--mode=translate", f"--config.evaluate.beams={beams}"]
         for text in (few, few * asked.times):

@@ -138,6 +138,7 @@ def peers_of(config: ConfigDict, case: ConfigDict, path: Path, ways: Mapping[str
     sizes = {flag: kwargs[field] for flag, field in PEER_SIZES[case.model.name].items()}
     numbers = {"rate": optimizer.dropout, "learning_rate": optimizer.learning_rate, "seconds": config.seconds}
     flags = {"batches": path, "model": PEER_MODELS[case.model.name], "batch": case.batch, **sizes, **numbers}
+    flags["sites"] = ",".join(kwargs.dropout_sites)
     return {name: Asked("torch_train.py", "torch", {**flags, **way}) for name, way in ways.items()}
 
 

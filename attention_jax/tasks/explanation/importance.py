@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.data.tokenizers import PAD
 from attention_jax.modules.attention import NO_EDITS, Edit, Edits
+from attention_jax.ops.divergence import total_variation
 from attention_jax.tasks.translation.model import lengths_of, shifted
 from attention_jax.training.state import Variables
 
@@ -71,20 +72,21 @@ def replacing(weights: Float[Array, "batch l h t s"]) -> Edits:
 
 
 def erasure(model: nn.Module, variables: Variables, batch: Batch) -> Importance:
-    """log p(y_t | x) − log p(y_t | x without word s): the word is left out, and the words after it move up.
+    """½ Σ_y |p(y | x) − p(y | x without word s)|, of y_t's: the word is left out, and the words after it move up.
 
-    Leave-one-out (Jain & Wallace 2019, algorithm 1), with the difference of log p (Li et al. 2019).
+    Leave-one-out with the total variation distance (Jain & Wallace 2019, algorithm 1).
     """
     source, target = batch["source"], batch["target"]
     indices = jnp.arange(source.shape[1])
 
-    def log_p(erased):
-        kept = jnp.take(source, jnp.where(indices >= erased, indices + 1, indices), axis=1, fill_value=PAD)
-        return _of_words(predictions(model, variables, {"source": kept, "target": target}), target)
+    whole = jnp.exp(predictions(model, variables, batch))
 
-    whole = _of_words(predictions(model, variables, batch), target)
-    without_SxBxT = jax.lax.map(log_p, indices)
-    return _known(whole[..., None] - jnp.moveaxis(without_SxBxT, 0, -1), batch)
+    def moved(erased):
+        kept = jnp.take(source, jnp.where(indices >= erased, indices + 1, indices), axis=1, fill_value=PAD)
+        without = jnp.exp(predictions(model, variables, {"source": kept, "target": target}))
+        return total_variation(whole, without)
+
+    return _known(jnp.moveaxis(jax.lax.map(moved, indices), 0, -1), batch)
 
 
 IMPORTANCE: dict[str, Callable[[nn.Module, Variables, Batch], Importance]] = {

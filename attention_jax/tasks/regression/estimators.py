@@ -15,7 +15,7 @@ from attention_jax.ops.pooling import attend, kernel_regression, pool
 from attention_jax.ops.regression import delta_rule, gradient_step, kernel_ridge, local_linear, ridge
 from attention_jax.ops.scoring import dot
 
-WIDTHS = (0.1, 0.15, 0.22, 0.33, 0.5, 0.75, 1.1, 1.6, 2.4)  # times √d, as the distances between points are
+WIDTHS = (0.1, 0.15, 0.22, 0.33, 0.5, 0.75, 1.1, 1.6, 2.4, 3.6, 5.4, 8.0)  # times √d, as distances between points are
 PENALTIES = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 RATES = (0.05, 0.1, 0.2, 0.3, 0.45, 0.65, 0.8, 0.9, 1.0)
 
@@ -84,8 +84,8 @@ ESTIMATORS = {
     "random_features": Estimator("φ(q)ᵀφ(k), 64 positive features", random_features, (WIDTHS[2:],)),
     "local_linear": Estimator(
         "the same weights, a line instead of a mean",
-        lambda key, q, k, v, width: local_linear(q, k, v, _wide(width, k), 1e-2),
-        (WIDTHS,),
+        lambda key, q, k, v, width, penalty: local_linear(q, k, v, _wide(width, k), penalty),
+        (WIDTHS, PENALTIES[:6]),
     ),
     "kernel_ridge": Estimator(
         "K(q, k) (K(k, k) + λI)⁻¹ v",

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from attention_jax.data.grammar import sentence_pairs
 from attention_jax.errors import UserError
 from attention_jax.tasks.benchmark import starting, sweeping
 from attention_jax.tasks.benchmark.peers import Peers
@@ -19,6 +20,8 @@ if "fail" in flags:
     sys.exit("error: no such model")
 if flags.get("mode") == "translate":
     lines = sys.stdin.read().splitlines()
+    with open(workdir / "read.txt", "w") as read:
+        read.write("\\n".join(lines))
     time.sleep(0.1 + 0.01 * len(lines))
 elif flags.get("mode") == "sweep":
     for cell in "abc":
@@ -27,7 +30,6 @@ elif flags.get("mode") == "sweep":
     (workdir / "result.json").write_text("{{}}")
 else:
     workdir.mkdir(parents=True)
-    (workdir / "predictions.validation.txt").write_text("one\\ttwo\\nthree\\tfour\\n")
     time.sleep(0.0 if cache.exists() else 0.4)
     cache.mkdir(exist_ok=True)
     (workdir / "metrics.jsonl").write_text(json.dumps({{"step": 1}}))
@@ -71,6 +73,10 @@ def test_translations_share_of_its_start_is_what_many_sentences_take_beside_few(
     (rest,) = greedy.others["without its start"]
     assert rest == pytest.approx(100, rel=0.25)  # a hundredth of a second a line
     assert greedy.ours[0] < 20 / 0.3
+    english = {word for pair in sentence_pairs(0, 5000) for word in pair.source.split()}
+    read = (tools.folder / "translating" / "read.txt").read_text().splitlines()
+    assert len(read) == 60
+    assert {word for line in read for word in line.split()} <= english
 
 
 def test_a_sweep_is_timed_once_with_the_runs_that_it_did(tools, config, capsys):
