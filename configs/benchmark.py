@@ -99,7 +99,7 @@ KERNEL_REGRESSION = {
     "kernels": ("gaussian", "boxcar", "triangular", "epanechnikov"),
     "points": 100_000,  # queries, and as many keys
     "width": 0.02,
-    "block": 256,  # queries at once in NumPy
+    "blocks": (1, 4, 16, 64, 256),  # queries at once in NumPy, of which the best are taken
     "rounds": 2,
 }
 

@@ -116,7 +116,7 @@ def measure(translator, sources, asked):
     found, until = [], time.perf_counter() + asked.seconds
     while len(rates) < 3 or time.perf_counter() < until:
         started = time.perf_counter()
-        found = translator.translate_batch(sources, max_batch_size=len(sources), **options)
+        found = translator.translate_batch(sources, max_batch_size=-(-len(sources) // asked.workers), **options)
         rates.append(sum(len(one.hypotheses[0]) for one in found) / (time.perf_counter() - started))
     return statistics.median(rates), found
 
@@ -124,15 +124,15 @@ def measure(translator, sources, asked):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
-    for name, default in (("batch", 64), ("beams", 1), ("length", 20), ("threads", 2)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    for name, default in (("batch", 64), ("beams", 1), ("length", 20), ("threads", 2), ("workers", 1)):
+        parser.add_argument(f"--{name}", type=int, default=default, help="threads: of each worker")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seconds", type=float, default=10.0)
     asked = parser.parse_args()
     arrays = dict(np.load(asked.model))
     with tempfile.TemporaryDirectory() as folder:
         convert(arrays, folder)
-        options = {"compute_type": "float32", "intra_threads": asked.threads}
+        options = {"compute_type": "float32", "intra_threads": asked.threads, "inter_threads": asked.workers}
         translator = ctranslate2.Translator(folder, device=asked.device, **options)
         sources = [[name_of(index) for index in row] for row in arrays["sources"][: asked.batch].tolist()]
         for _ in sys.stdin:

@@ -141,12 +141,17 @@ class Training:
         self.source, self.target = source.to(asked.device), target.to(asked.device)
         sizes = {name: getattr(asked, name) for name in ("width", "layers", "rate", "heads", "feed_forward", "sites")}
         self.model = MODELS[asked.model](tuple(data["vocabularies"].tolist()), **sizes).to(asked.device)
-        self.forward = torch.compile(self.model) if asked.compile else self.model
-        is_fused = asked.device == "cuda"
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=asked.learning_rate, fused=is_fused)
+        self.loss = torch.compile(self.loss_of) if asked.compile else self.loss_of
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=asked.learning_rate, fused=True)
         self.batch, self.steps, self.batches = asked.batch, asked.steps, iter(())
         self.mixed = torch.autocast(asked.device, torch.bfloat16, enabled=asked.dtype == "bfloat16")
-        self.wait = torch.cuda.synchronize if is_fused else lambda: None
+        self.wait = torch.cuda.synchronize if asked.device == "cuda" else lambda: None
+
+    def loss_of(self, source, target):
+        """The mean cross entropy of target tokens."""
+        inputs = torch.cat([torch.full_like(target[:, :1], BEGIN), target[:, :-1]], dim=1)
+        logits = self.model(source, inputs)
+        return functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PADDING)
 
     def rate(self, seconds):
         """The median rate of the calls of so many seconds, of full batches alone."""
@@ -171,10 +176,8 @@ class Training:
 
     def step(self, source, target):
         """One step of Adam."""
-        inputs = torch.cat([torch.full_like(target[:, :1], BEGIN), target[:, :-1]], dim=1)
         with self.mixed:
-            logits = self.forward(source, inputs)
-            loss = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PADDING)
+            loss = self.loss(source, target)
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

@@ -18,6 +18,7 @@ SMALL = {
     "seconds": 0.01,
     "attention.length": 64,
     "kernel_regression.points": 300,
+    "kernel_regression.blocks": (4, 16),
     "kernel_regression.kernels": ("gaussian", "boxcar"),
     "scaling.tokens": (8, 16, 32),
     "scaling.rows": (2, 4, 8),

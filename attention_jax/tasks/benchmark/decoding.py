@@ -75,12 +75,16 @@ def _write(path: Path, variables: Any, sources: np.ndarray, heads: int) -> Path:
 
 
 def _asked(flags: Mapping[str, Any]) -> dict[str, Asked]:
-    """CTranslate2 in float32: short sentences are not worth a second thread everywhere. On a GPU it has one."""
-    names = {1: "CTranslate2, a thread", 2: "CTranslate2, two threads"}
+    """CTranslate2 in float32, in the ways that it has for two cores; on a GPU in one."""
+    ways: dict[str, dict[str, Any]] = {
+        "CTranslate2, a thread": {"threads": 1},
+        "CTranslate2, two threads": {"threads": 2},
+    }
+    if flags["batch"] > 1:
+        ways["CTranslate2, two workers"] = {"threads": 1, "workers": 2}
     if jax.default_backend() == "gpu":
-        names, flags = {1: "CTranslate2"}, {**flags, "device": "cuda"}
-    script = functools.partial(Asked, "ctranslate2_decode.py", "ctranslate2")
-    return {name: script({**flags, "threads": threads}) for threads, name in names.items()}
+        ways = {"CTranslate2": {"threads": 1, "device": "cuda"}}
+    return {name: Asked("ctranslate2_decode.py", "ctranslate2", {**flags, **way}) for name, way in ways.items()}
 
 
 def _words_of(search: Callable[[], jax.Array]) -> int:
