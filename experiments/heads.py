@@ -148,7 +148,7 @@ def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list
     flat, sizes = flatten(result), session.sizes
     shown = []
     if "removing" in config.parts:
-        shown += [_whole(flat), _spared(flat, config)]
+        shown += [_whole(flat), _spared(flat, config), *_pruned(flat)]
     if "roles" in config.parts:
         shown.append(_roles(flat, config))
     if "patching" in config.parts:
@@ -169,6 +169,13 @@ def _spared(flat: Flat, config: ConfigDict) -> Table:
     note = "A kind's name is an order of its heads alone, by the estimate; the other kinds are whole."
     title = f"Heads that can go before the loss has risen by {config.tolerance:g} nats a token"
     return Table(title_of(flat, title), ("order", "share of its heads"), rows, note)
+
+
+def _pruned(flat: Flat) -> list[Table]:
+    names = [name for name in flat if name.startswith("pruned.")]
+    rows = [(name.split(".")[1], estimate(flat, name)) for name in names]
+    title = title_of(flat, "BLEU without those that the gradient's estimate says are worth least")
+    return [Table(title, ("heads removed", "BLEU"), rows)] if rows else []
 
 
 def _roles(flat: Flat, config: ConfigDict) -> Table:

@@ -79,7 +79,7 @@ def removing(session: Session, seed: int, worth: Row) -> tuple[dict[str, Any], R
     pruning["random"] = np.mean(drawn, axis=0)
     estimate = session.estimates(variables, session.batches("split"))
     change, of_kinds = single[1:] - single[0], by_kind(estimate, sizes)
-    numbers, rows = _bleu(session, seed)
+    numbers, rows = _bleu(session, seed, orders["estimate"])
     return numbers | {
         "loss": float(single[0]),
         "spearman": {
@@ -146,11 +146,19 @@ def _worth(session: Session, variables: Variables) -> Row:
     return means[1:] - means[0]
 
 
-def _bleu(session: Session, seed: int) -> tuple[dict[str, Any], Rows]:
-    """BLEU of a seed's whole model, and how it changes without each head; nothing where nothing is translated."""
-    edits = (edits_of(gates, session.sizes) for gates in one_removed(count(session.sizes)))
-    scores = session.bleu(seed, edits)
-    return ({"bleu": scores[0]}, {"bleu_change": [score - scores[0] for score in scores[1:]]}) if scores else ({}, {})
+def _bleu(session: Session, seed: int, order: Int[np.ndarray, " heads"]) -> tuple[dict[str, Any], Rows]:
+    """BLEU of a seed's whole model and without the first 0, 1, … heads of an order, and how it changes without each.
+
+    Nothing where nothing is translated.
+    """
+    heads = count(session.sizes)
+    gates = np.concatenate([one_removed(heads), first_removed(order, heads)])
+    scores = session.bleu(seed, (edits_of(of_setting, session.sizes) for of_setting in gates))
+    if not scores:
+        return {}, {}
+    whole, single, pruned = scores[0], scores[1 : heads + 1], scores[heads + 1 :]
+    numbers = {"bleu": whole, "pruned": {str(k): {"bleu": score} for k, score in enumerate(pruned)}}
+    return numbers, {"bleu_change": [score - whole for score in single]}
 
 
 def _in_a_row(of_kinds: Mapping[str, np.ndarray], sizes: Sizes) -> list[Any]:
