@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.backends import chunked, context, cudnn, flex, fused, pallas, tokamax
@@ -106,8 +107,11 @@ def attended(
 ) -> Attended:
     """The attention that the record asks for, by the backend `name` or "auto".
 
-    Raises ValueError for what the backend cannot do.
+    Values that are whole numbers are weighed in the dtype of queries and keys. Raises ValueError for what the backend
+    cannot do.
     """
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        value = value.astype(jnp.result_type(query, key))
     chosen = choose(name, [attention], Call.of(query, key, value))
     return make_backend(chosen).attend(query, key, value, attention)
 

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax.ops.attention import Attention
 from attention_jax.ops.dropout import drop
 from attention_jax.ops.masking import MaskRule
-from attention_jax.ops.normalizing import Stream
+from attention_jax.ops.normalizing import Stream, finite_sink
 from attention_jax.ops.shapes import align_ranks
 
 
@@ -229,9 +229,9 @@ def _shares(
         falloff = relative.falloff(relative.params, block.positions, keys.positions)
         weights = jnp.multiply(*align_ranks(weights, falloff))
     kept = drop(weights, job.attention.dropout, (block.indices[0], keys.indices[0]))
-    values = jnp.einsum(
-        "...qk,...kv->...qv", kept.astype(keys.value.dtype), keys.value, preferred_element_type=total.dtype
-    )
+    if job.stream.has_peak or not job.stream.divides:  # others may be too small for the values' dtype
+        kept = kept.astype(keys.value.dtype)
+    values = jnp.einsum("...qk,...kv->...qv", kept, keys.value, preferred_element_type=total.dtype)
     if relative.mix is not None:
         values += relative.mix(relative.params, kept, block.positions, keys.positions).astype(values.dtype)
     return total, values
@@ -288,7 +288,7 @@ def _of_sink(job: Job, peak: Array) -> Array:
 
 
 def _sink(job: Job, like: Array) -> Array:
-    sink = jnp.asarray((*job.attention.normalizer_params, 0.0)[0], like.dtype)
+    sink = finite_sink((*job.attention.normalizer_params, 0.0)[0], like.dtype)
     return sink.reshape((1,) * (like.ndim - sink.ndim) + sink.shape)
 
 

@@ -110,6 +110,8 @@ def pooled(
         return Attended(jnp.zeros((*batch, query.shape[-2], value.shape[-1]), value.dtype), None)
     scores = (*np.broadcast_shapes(query.shape[:-2], key.shape[:-2]), query.shape[-2], key.shape[-2])
     rule, known = fitting_rule(attention.mask, scores), known_of(attention.mask, batch)
+    if known.lengths is not None:
+        known = known._replace(lengths=jnp.minimum(known.lengths, key.shape[-2]))
     found = kernel.run(_examples(query, key, value, batch), known, SCALES[attention.score.apply](query.shape[-1]))
     found = found.reshape(*batch, *found.shape[-2:]).astype(value.dtype)
     if known.lengths is known.keys is known.segments is None:  # every query may attend to a key

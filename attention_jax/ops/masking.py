@@ -239,11 +239,14 @@ def masked_normalize(
     """w_i / Σ_j w_j over the keys that `mask` allows, of weights ≥ 0.
 
     If all weights of a query are zero, `empty` decides: "zeros", or "mean", equal weights on the keys that are allowed.
+    A query's weights are divided by the highest of them first, for the gradient of 1 / Σ_j w_j may overflow.
     """
     if empty not in ("zeros", "mean"):
         raise ValueError(f"empty={empty!r}: choose 'zeros' or 'mean'.")
     weights_f32, allowed = with_mask(weights, mask)
     weights_f32 = jnp.where(allowed, weights_f32, 0)
+    highest = jax.lax.stop_gradient(jnp.max(weights_f32, axis=-1, keepdims=True, initial=0))
+    weights_f32 = _divide(weights_f32, highest)
     total = jnp.sum(weights_f32, axis=-1, keepdims=True)
     if empty == "mean":
         weights_f32 = jnp.where(total == 0, allowed.astype(weights_f32.dtype), weights_f32)

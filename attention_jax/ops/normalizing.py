@@ -36,12 +36,17 @@ def sink_softmax(scores: Scores, mask: Mask | None = None, sink: Float[Array, "*
     The sink's score s is a number, or an array `[..., 1, 1]` with one for each head; s = 0 adds 1 to the denominator.
     """
     scores_f32, allowed = with_mask(scores, mask)
-    sink = jnp.asarray(sink, scores_f32.dtype)
+    sink = finite_sink(sink, scores_f32.dtype)
     highest = jnp.max(scores_f32, axis=-1, keepdims=True, where=allowed, initial=-jnp.inf)
     peak = jax.lax.stop_gradient(jnp.maximum(highest, _as_column(sink, highest.ndim)))
     weights = jnp.where(allowed, jnp.exp(jnp.where(allowed, scores_f32 - peak, 0)), 0)
     total = jnp.exp(_as_column(sink, peak.ndim) - peak) + jnp.sum(weights, axis=-1, keepdims=True)
     return (weights / total).astype(scores.dtype)
+
+
+def finite_sink(sink: Array | float, dtype: Any) -> Array:
+    """A sink's score as an array; −∞ is the lowest number, so that every row has a sum."""
+    return jnp.maximum(jnp.asarray(sink, dtype), jnp.finfo(dtype).min)
 
 
 def sparsemax(scores: Scores, mask: Mask | None = None) -> Weights:

@@ -304,10 +304,13 @@ def _norm2(x: Array) -> Array:
 
 
 def _inverse_norm(x: Array) -> Array:
-    """1 / ‖x‖, and 0 at a zero vector."""
-    squared = _norm2(x)
-    is_zero = squared == 0
-    return jnp.where(is_zero, 0, jax.lax.rsqrt(jnp.where(is_zero, 1, squared)))
+    """1 / ‖x‖, and 0 at a zero vector: of x over its largest feature, so that no square overflows or vanishes."""
+    x_f32 = x.astype(_accumulator(x))
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x_f32), axis=-1, keepdims=True, initial=0))
+    is_zero = largest == 0
+    largest = jnp.where(is_zero, 1, largest)
+    squared = jnp.where(is_zero, 1, jnp.sum(jnp.square(x_f32 / largest), axis=-1, keepdims=True))
+    return jnp.where(is_zero, 0, jax.lax.rsqrt(squared) / largest)[..., 0]
 
 
 def _accumulator(*arrays: Array):

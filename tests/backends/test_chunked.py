@@ -111,6 +111,56 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros_and_no_gradient(normalize
         np.testing.assert_array_equal(of_keys[1], 0)
 
 
+BACKENDS = ["reference", "chunked", "chunked:queries=2,keys=3", "ring", "gathered", "flex", "auto"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint8, jnp.bool_])
+def test_values_may_be_whole_numbers_and_their_means_are_not(backend, dtype):
+    query, key = (jax.random.normal(jax.random.key(n), (t, 4)) for n, t in enumerate((5, 7)))
+    value = (jnp.arange(14).reshape(7, 2) % 3).astype(dtype)
+    values = backends.attend(backend, query, key, value).values
+    assert values.dtype == query.dtype
+    scores = np.asarray(query, np.float64) @ np.asarray(key, np.float64).T / 2
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(values, weights @ np.asarray(value, np.float64), atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked:queries=2,keys=3"])
+@pytest.mark.parametrize("distance", [1, 9.6, 11.7, 12.8])
+def test_a_sum_of_weights_has_its_gradient_however_small_they_are(backend, distance):
+    """Down to 10⁻³⁶: a Gaussian kernel divided by its sum is softmax of its logarithm."""
+    query, value = jax.random.normal(jax.random.key(0), (5, 64)) / 64, jax.random.normal(jax.random.key(1), (7, 4))
+    key = jax.random.normal(jax.random.key(2), (7, 64)) / 64 + distance / 8
+    of = lambda **asked: jax.grad(  # noqa: E731
+        lambda *arrays: jnp.sin(backends.attend(backend, *arrays, **asked).values).sum(), argnums=(0, 1, 2)
+    )(query, key, value)
+    for one, other in zip(
+        of(score="kernel:name=gaussian", normalize="sum"), of(score="gaussian", normalize="softmax"), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked:queries=2,keys=3"])
+def test_weights_too_small_for_the_values_dtype_have_their_mean(backend):
+    query, key, value = (jnp.array(rows, jnp.float16) for rows in ([[0]], [[6], [6.1]], [[1], [2]]))
+    values = backends.attend(backend, query, key, value, score="kernel:name=gaussian", normalize="sum").values
+    weights = np.exp(-(np.asarray(key, np.float64) ** 2) / 2)
+    np.testing.assert_allclose(values[0, 0], np.sum(weights * value) / np.sum(weights), rtol=2e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_sink_of_minus_infinity_is_none(backend):
+    query, key, value = (jax.random.normal(jax.random.key(n), (t, 4)) for n, t in enumerate((5, 7, 7)))
+    mask = valid_lens_mask(jnp.array([7, 3, 0, 1, 7]), 7, per_query=True)
+    found = backends.attend(
+        backend, query, key, value, mask=mask, normalize="sink", normalizer_params=(jnp.float32(-jnp.inf),)
+    )
+    np.testing.assert_allclose(
+        found.values, backends.attend("reference", query, key, value, mask=mask).values, atol=1e-5
+    )
+
+
 def test_what_needs_all_weights_is_refused_when_asked():
     x = jnp.ones((2, 3, 4))
     for asked in ({"with_weights": True}, {"bias": jnp.zeros((3, 3))}):

@@ -61,6 +61,7 @@ MASKS = {
     "none": lambda q, k: None,
     "causal": causal_mask,
     "lengths": lambda q, k: with_axes(valid_lens_mask(lengths(k), k), 2),
+    "lengths of more": lambda q, k: with_axes(valid_lens_mask(jnp.array([k + 5, 0]), k), 2),
     "causal lengths": lambda q, k: with_axes(combine(causal_mask(q, k), valid_lens_mask(lengths(k), k)), 2),
     "packed": lambda q, k: with_axes(
         combine(causal_mask(q, k), segment_mask(segments(q), segments(k)), keys_mask(segments(k) > 0)), 2
@@ -115,7 +116,7 @@ def cudnn_by_xla(monkeypatch):
     monkeypatch.setattr(fused, "platform", lambda: "gpu")
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "lengths", "causal lengths", "causal window"])
+@pytest.mark.parametrize("mask", ["none", "causal", "lengths", "lengths of more", "causal lengths", "causal window"])
 def test_what_cudnn_is_asked_for_is_what_the_reference_computes(mask, cudnn_by_xla):
     with jax.numpy_rank_promotion("allow"):  # JAX's own
         assert_reference("cudnn", mask, 60, 60, jnp.bfloat16)

@@ -136,6 +136,14 @@ def test_cosine_of_a_zero_vector_is_zero_with_finite_gradients():
     assert all(jnp.isfinite(g).all() for g in jax.grad(lambda q, k: cosine(q, k).sum(), argnums=(0, 1))(query, key))
 
 
+@pytest.mark.parametrize("length", 10.0 ** np.arange(-36, 37, 6))
+def test_cosine_and_its_gradients_are_right_at_vectors_of_any_length(length):
+    key = jnp.array([[0.6, 0.8]])
+    found, gradient = jax.value_and_grad(lambda q: cosine(q, key).sum())(jnp.array([[length, 0]]))
+    np.testing.assert_allclose(found, 0.6, rtol=1e-6)
+    np.testing.assert_allclose(gradient * length, [[0, 0.8]], atol=1e-6)
+
+
 @pytest.mark.parametrize("score", [dot, scaled_dot, gaussian, l2, laplacian, cosine])
 def test_unequal_sizes_are_refused_by_name_and_shape(score):
     with pytest.raises(ValueError, match=r"query \(2, 64\).*key \(3, 32\).*bilinear"):

@@ -22,6 +22,7 @@ from attention_jax.backends.flex.walks import Inputs, Lengths, Plan, usual_block
 from attention_jax.backends.fused import SCALES
 from attention_jax.backends.record import Call, first_of, platform
 from attention_jax.ops.attention import Attended, Attention
+from attention_jax.ops.normalizing import finite_sink
 from attention_jax.ops.shapes import align_ranks, require_batch, require_broadcast, require_same_size
 
 MARK = ("flex_queries",)  # what `walks` call the kernel that is in every program
@@ -77,7 +78,7 @@ def pooled(
     require_broadcast("value's batch axes", value.shape[:-2], "weights' batch axes", plan.batch)
     values, total = (array[..., : query.shape[-2], :] for array in _attended(plan, inputs))
     if stream.has_sink:
-        sink = jnp.asarray((*attention.normalizer_params, 0.0)[0], total.dtype)
+        sink = finite_sink((*attention.normalizer_params, 0.0)[0], total.dtype)
         values = values * jax.nn.sigmoid(jnp.subtract(*align_ranks(total, sink)))
     return Attended(values.astype(value.dtype), None)
 
