@@ -42,7 +42,7 @@ def test_every_sign_is_tried(random):
 
 
 @pytest.mark.parametrize("test", [paired_t, sign_flip])
-@pytest.mark.parametrize("n", [3, 5, 10, 12])
+@pytest.mark.parametrize("n", [3, 5, 10])
 def test_where_nothing_differs_one_in_twenty_is_found_at_most(random, test, n):
     found = np.mean([test(*random.normal(size=(2, n))) <= 0.05 for _ in range(DRAWS)])
     if n >= 10 or test is paired_t:
