@@ -23,7 +23,7 @@ demo: $(READY)  ## train the default experiment on embedded data, in a few minut
 test: $(READY)  ## all but what takes long
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(TESTS)
 
-test-slow: $(READY)  ## what takes long: runs killed again and again, real corpora, a million pairs, full disks
+test-slow: $(READY)  ## what takes long: runs killed again and again, real and large corpora, full disks
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --ignore=tests/distributed
 
 browser:  ## what tests of pages skip without: installs Debian's chromium where there is no browser (root)

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kill_at_any_moment_is_survived(subjects, name):
-    found = kills.tried(subjects, 2, seed=1, names=(name,))
-    assert len(found) >= 2
+    found = kills.tried(subjects, 1, seed=NAMES.index(name), names=(name,))
+    assert found
     assert not [each for each in found if each.wrong]
 
 
