@@ -33,7 +33,7 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
 
 
 def metric_interval(name: str, values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
-    """The mean and interval of a metric, never beyond its bounds.
+    """The mean and interval of a metric, never beyond its bounds where the mean is within them.
 
     On the logarithm where the metric's row says so, exp of the mean logarithm and of its interval's ends: the mean
     perplexity is that of the mean loss.
@@ -41,7 +41,7 @@ def metric_interval(name: str, values: Sequence[float] | np.ndarray) -> tuple[fl
     if (row := find(name)) is None:
         return mean_interval(values)
     mean, *ends = np.exp(mean_interval(np.log(values))).tolist() if row.is_log else mean_interval(values)
-    low, high = np.clip(ends, row.low, row.high).tolist()
+    low, high = np.clip(ends, min(row.low, mean), max(row.high, mean)).tolist()
     return mean, low, high
 
 

@@ -49,6 +49,7 @@ class Family(NamedTuple):
     - `attending(attend, params, depth)`: another way to attend, by means of any backend's; `depth` is the layer's
       number.
     - `outputs(params, x, outputs, depth)`: the heads' outputs, from those that were pooled and the layer's input.
+    - `is_signed`: its weights may be below 0.
     """
 
     parameters: Callable[[Sizes], dict[str, Parameter]] = lambda sizes: {}
@@ -59,6 +60,7 @@ class Family(NamedTuple):
     selections: Callable[[Array, Array], Array] | None = None
     attending: Callable[[ops.Attend, Params, Array | int], ops.Attend] = lambda attend, params, depth: attend
     outputs: Callable[[Params, Array, Array, Array | int], Array] = lambda params, x, outputs, depth: outputs
+    is_signed: bool = False
 
     def asked(self, attention: Attention) -> Attention:
         """What is asked of a backend, with stand-ins for what only a layer's arrays give."""
@@ -85,6 +87,7 @@ def _talking() -> Family:
             scores=lambda params, scores, query, allowed: ops.talk(scores, params["talk_scores"]),
             weights=lambda params, weights: ops.talk(weights, params["talk_weights"]),
         ),
+        is_signed=True,
     )
 
 
@@ -102,6 +105,7 @@ def _differential() -> Family:
         parts=2,
         attending=attending,
         outputs=lambda params, x, outputs, depth: ops.differential_norm(outputs, params["head_gain"], depth),
+        is_signed=True,
     )
 
 

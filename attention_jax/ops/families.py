@@ -58,7 +58,7 @@ def differential(attend: Attend, factor: Float[Array, ""]) -> Attend:
     def attended(query: Array, key: Array, value: Array, attention: Attention) -> Attended:
         (q1, q2), (k1, k2) = (jnp.split(x, 2, axis=-1) for x in (query, key))
         first, second = attend(q1, k1, value, attention), attend(q2, k2, value, _of_second(attention))
-        less = lambda a, b: a - (factor * b).astype(a.dtype)  # noqa: E731
+        less = lambda a, b: (a - factor * b).astype(a.dtype)  # noqa: E731  # rounded once
         weights = None if first.weights is None or second.weights is None else less(first.weights, second.weights)
         return Attended(less(first.values, second.values), weights)
 

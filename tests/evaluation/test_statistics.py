@@ -83,6 +83,14 @@ def test_the_interval_of_a_perplexity_is_made_on_the_logarithm_and_no_interval_l
     assert metric_interval("of.another.experiment", [99.0, 100.0]) == mean_interval([99.0, 100.0])
 
 
+def test_an_interval_has_its_mean_in_it_also_where_that_is_beyond_the_bounds():
+    for values in ([-0.02, -0.03, -0.025], [1.2, 1.3, 1.25], [0.01, 0.02, 0.9]):
+        mean, low, high = metric_interval("statistics.first", values)
+        assert low <= mean <= high
+        assert low >= min(0, mean)
+        assert high <= max(1, mean)
+
+
 def test_an_interval_on_the_logarithm_covers_the_perplexity_of_the_mean_loss(random):
     drawn = np.exp(0.3 * random.normal(size=(DRAWS, 5)))
     intervals = np.array([metric_interval("perplexity", 20 * row) for row in drawn]) - 20

@@ -56,16 +56,20 @@ def permuted(weights: Weights, valid: Array, key: Array) -> Weights:
 
 
 def without_highest(weights: Weights, valid: Array, key: Array) -> Weights:
-    """Each row's largest weight zeroed, the others scaled to sum to one (Serrano & Smith 2019, §4)."""
-    del valid, key
-    return _without(weights, jnp.argmax(weights, axis=-1))
+    """Each row's largest weight zeroed, the others scaled to sum to one (Serrano & Smith 2019, §4).
+
+    Where all weight is the largest, the other words get it alike.
+    """
+    del key
+    return _without(weights, jnp.argmax(weights, axis=-1), valid)
 
 
 def without_another(weights: Weights, valid: Array, key: Array) -> Weights:
-    """A random weight zeroed that is not its row's largest, the others scaled to sum to one."""
-    drawn = jnp.where(valid, jax.random.uniform(key, weights.shape), -1)
-    is_highest = jax.nn.one_hot(jnp.argmax(weights, axis=-1), weights.shape[-1])
-    return _without(weights, jnp.argmax(drawn - is_highest * drawn, axis=-1))
+    """A random weight zeroed that is not its row's largest, the others scaled to sum to one; of one word none is."""
+    is_highest = jax.nn.one_hot(jnp.argmax(weights, axis=-1), weights.shape[-1], dtype=bool)
+    drawn = jnp.where(valid & ~is_highest, jax.random.uniform(key, weights.shape), -1)
+    changed = _without(weights, jnp.argmax(drawn, axis=-1), valid)
+    return jnp.where(jnp.max(drawn, axis=-1, keepdims=True) < 0, weights, changed)
 
 
 DRAWS: dict[str, Draw] = {
@@ -135,8 +139,11 @@ def _changed(
     )
 
 
-def _without(weights: Weights, index: Array) -> Weights:
-    return _of_sum_one(weights * (1 - jax.nn.one_hot(index, weights.shape[-1])))
+def _without(weights: Weights, index: Array, valid: Array) -> Weights:
+    """Rows without the weight at an index; what is 0 then is spread over the other words."""
+    others = valid * (1 - jax.nn.one_hot(index, weights.shape[-1]))
+    kept = weights * others
+    return _of_sum_one(jnp.where(jnp.sum(kept, axis=-1, keepdims=True) > 0, kept, others))
 
 
 def _of_sum_one(weights: Weights) -> Weights:

@@ -12,9 +12,11 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from attention_jax import stopping
+from attention_jax.errors import UserError
 from attention_jax.evaluation.alignment import Alignments, agreement, alignment_error_rate
 from attention_jax.evaluation.extrapolation import kendall
 from attention_jax.evaluation.propagation import flow, rollout, translator_layers
+from attention_jax.modules.families import make_family
 from attention_jax.tasks.explanation.importance import IMPORTANCE, KIND, weights_of
 from attention_jax.tasks.explanation.intervening import DRAWS, Changed, adversary, intervene
 from attention_jax.tasks.explanation.sample import Row, Sample
@@ -38,8 +40,17 @@ class Programs(NamedTuple):
 
 
 def programs_of(opened: OpenedTranslator, asked: ConfigDict) -> Programs:
-    """The programs of an opened run, whose own config names the layer; the adversary searches as `asked` says."""
-    model = opened.model
+    """The programs of an opened run, whose own config names the layer; the adversary searches as `asked` says.
+
+    Raises UserError for a model whose weights are no shares of what is attended to.
+    """
+    model, settings = opened.model, opened.config.model.kwargs
+    for key in ("family", "cross_family", "encoder_family"):
+        if key in settings and make_family(settings[key]).is_signed:
+            raise UserError(
+                f"{opened.folder}: config.model.kwargs.{key}={settings[key]!r} makes weights below 0, which explain as "
+                "no shares of the source do. Name runs of other families."
+            )
     return Programs(
         opened.config.evaluate.alignment_layer,
         jax.jit(functools.partial(weights_of, model)),

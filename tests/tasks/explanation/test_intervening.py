@@ -62,6 +62,23 @@ def test_the_largest_weight_is_what_is_removed_and_another_one_leaves_it(model, 
     assert ((another == 0) & (own > 0)).sum() == np.prod(own.shape[:-1])
 
 
+@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("words", [1, 2, 4])
+def test_a_row_whose_weight_is_all_on_one_word_keeps_its_sum(name, words):
+    weights, valid = jnp.array([0.0, 1, 0, 0, 0]), jnp.array([True] + [1 <= n < words for n in range(1, 5)])
+    weights = jnp.roll(weights, -1) if words == 1 else weights
+    found = np.asarray(DRAWS[name](weights, valid, jax.random.key(1)))
+    if words == 1 and name == "without_highest":
+        np.testing.assert_array_equal(found, 0)  # nothing is left
+        return
+    assert found.sum() == pytest.approx(1)
+    assert not found[~np.asarray(valid)].any()
+    if name == "without_highest":
+        np.testing.assert_allclose(found, np.where(weights == 1, 0, valid / (words - 1)), atol=1e-6)
+    if name == "without_another":
+        np.testing.assert_array_equal(found, weights)
+
+
 def searched(model, variables, epsilon):
     return program(adversary, model, STEPS, 0.1)(variables, BATCH, epsilon, jax.random.key(0))
 
