@@ -169,6 +169,9 @@ class Notes:
         }
 
 
+EMBEDDED = ("en", "fr")
+
+
 def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair]]:
     """Every pair of the config's data, with its split; `notes` is filled on the way."""
     require_usable(config)
@@ -178,6 +181,10 @@ def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair
         raise UserError(
             f"config.data.path={config.path!r}: the embedded sentences are no file. Read yours as the corpus tsv, "
             "--config=configs/nmt.py:MODEL,tsv, or leave it out."
+        )
+    if config.source == "embedded" and tuple(config.languages) != EMBEDDED:
+        raise UserError(
+            f"config.data.languages={tuple(config.languages)}: the embedded sentences are {EMBEDDED} alone."
         )
     given = {"validation": config.validation_path, "test": config.test_path}
     held_out: set[str] = set()

@@ -197,7 +197,7 @@ def train_pieces(texts: Iterable[str], algorithm: str, vocabulary: int, **option
             **options,
         )
     except RuntimeError as error:
-        why = str(error).rpartition("] ")[2]
+        why = str(error).rpartition("] ")[2].strip() or "is too small for the special tokens and the text. Raise it."
         if least := re.search(r"required_chars\. \d+ vs (\d+)", why):
             why = f"special tokens, single characters and bytes alone are {least[1]}. Raise it."
         raise UserError(f"config.data.vocabulary={vocabulary}: {why}") from None

@@ -17,7 +17,8 @@ def sacre_bleu(
     """Corpus BLEU in [0, 100], case ignored, and its signature (Papineni et al. 2002; Post 2018).
 
     `references[i]` holds every translation of sentence i, one or more. `tokenize` is sacreBLEU's; "none" takes
-    text whose tokens stand between spaces. Raises ValueError for no sentences, and for references that are texts.
+    text whose tokens stand between spaces. Raises ValueError for no sentences, for more of one side than of the other,
+    and for references that are texts.
     """
     return _scored(_metric(tokenize), hypotheses, references)
 
@@ -47,6 +48,7 @@ def bleu_statistics(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a"
 ) -> Int[np.ndarray, "sentences 10"]:
     """What BLEU is made of, a row a sentence: words, reference words, and of each order the matches and n-grams."""
+    _require_pairs(hypotheses, references)
     metric = _metric(tokenize)
     return np.array(metric._extract_corpus_statistics(list(hypotheses), _streams(references)), np.int64)
 
@@ -77,11 +79,19 @@ def _metric(tokenize: str) -> Any:
 
 
 def _scored(metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+    _require_pairs(hypotheses, references)
+    return metric.corpus_score(list(hypotheses), _streams(references)).score, str(metric.get_signature())
+
+
+def _require_pairs(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     if not references:
         raise ValueError("there are no sentences to measure.")
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            f"there are {len(hypotheses)} hypotheses and {len(references)} references: one each is needed."
+        )
     for text in (group for group in references if isinstance(group, str)):
         raise ValueError(f"references: a sentence has a list of translations, and {text!r} is a text: [{text!r}].")
-    return metric.corpus_score(list(hypotheses), _streams(references)).score, str(metric.get_signature())
 
 
 def _streams(references: Sequence[Sequence[str]]) -> list:

@@ -43,6 +43,10 @@ def space(file: str, variant: str = "", name: str = "") -> list[dict]:
     if name and "name" not in takes:
         raise UserError(f"--sweep={name}: {file} has one sweep alone: leave --sweep out.")
     asked = {"name": name, "variant": variant}
+    needs = [key for key, taken in takes.items() if taken.default is taken.empty and not asked.get(key)]
+    if needs:
+        flag = "--sweep=NAME" if needs == ["name"] else f"a default for {needs[0]!r}"
+        raise UserError(f"{file}: sweep({', '.join(takes)}) has no value for {needs[0]!r}: give {flag}.")
     try:
         cells = defined["sweep"](**{key: value for key, value in asked.items() if value and key in takes})
     except ValueError as error:

@@ -47,7 +47,7 @@ def train(experiment: Experiment, request: Request) -> None:
     """Start, resume or go on with a run, for more steps or with more seeds; then write figures, report and result."""
     config = request.config
     with request.open(extend=True) as run:
-        if run.seeds_before or not hosts.by_first(lambda: run.result() is not None):
+        if run.seeds_before or run.is_longer or not hosts.by_first(lambda: run.result() is not None):
             code = current_code(experiment, config)  # as it is now
             experiment.check(config)
             session = experiment.open(config, run.path / "data")

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import numbers
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,9 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     """From "shaw:clip=8" to ("shaw", {"clip": 8}); a value that is no Python literal stays a text."""
     name, _, written = text.partition(":")
     pairs = [option.partition("=") for option in written.split(",") if option]
+    options = [option.strip() for option, _, _ in pairs]
+    if twice := [option for option in options if options.count(option) > 1]:
+        raise ValueError(f"{text!r}: gives {twice[0]} twice.")
     return name, {option.strip(): _value(value) for option, _, value in pairs}
 
 
@@ -61,9 +65,9 @@ def more_than_0(name: str, value: Any) -> float:
 
 def whole(name: str, value: Any, least: int = 1) -> int:
     """`value`, the option `name`. Raises ValueError unless it is a whole number, `least` or more."""
-    if not is_number(value) or not isinstance(value, int) or value < least:
+    if not is_number(value) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name}={value!r}: needs a whole number, {least} or more.")
-    return value
+    return int(value)
 
 
 def truth(name: str, value: Any) -> bool:
@@ -75,7 +79,9 @@ def truth(name: str, value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether an option's value is a finite number; True and False are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    return abs(value if isinstance(value, int) else float(value)) <= sys.float_info.max
 
 
 def _value(text: str) -> Any:

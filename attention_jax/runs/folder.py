@@ -53,6 +53,8 @@ class Run:
         self._share = share
         self.profile = self.own / "profile" if profile else None
         self.seeds_before: tuple[int, ...] = ()  # of a finished run that is to gain seeds: those that it has
+        self.is_longer = False  # than what is in its folder: a run that is to train more steps
+        self._becomes: tuple[int, str] | None = None  # such a run: after which step, and with what config.json
         self.makers: list[dict[str, Any]] = []  # code, device and versions of each process that trained it
         self.clock = Clock()
         self._started = started
@@ -76,6 +78,7 @@ class Run:
 
     def record(self, step: int) -> dict[str, Any]:
         """What a checkpoint keeps of the run: its metrics up to a step, where its time went, and what trained it."""
+        self._become_longer(step)
         time_spent = {"seconds": self.seconds(), "clock": dict(self.clock.seconds)}
         return {"metrics": self.metrics(until=step), **time_spent, "makers": self.makers}
 
@@ -106,6 +109,7 @@ class Run:
         """
         if shutil.disk_usage(self.own).free < SPARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.own))
+        self._become_longer(step)
         line = {"step": step, "seed": seed, "seconds": round(self.seconds(), 3), **finite(values)}
         with open(self.own / "metrics.jsonl", "a", encoding="utf-8", opener=no_link) as file:
             file.write(_line(line))
@@ -141,6 +145,16 @@ class Run:
             with contextlib.suppress(OSError):
                 writer.close()
 
+    def become_longer(self, config: ConfigDict) -> None:
+        """Be the run of a config with more steps once there is a line or a checkpoint of these, and not before."""
+        self._becomes = max(steps_in(self.checkpoints), default=0), to_json(config)
+
+    def _become_longer(self, step: int) -> None:
+        if self._becomes is not None and step != self._becomes[0]:
+            (self.own / "result.json").unlink(missing_ok=True)
+            write_whole(self.own / "config.json", self._becomes[1])
+            self._becomes = None
+
     def _writer(self, seed: int, step: int) -> Any:
         from tensorboardX import SummaryWriter
 
@@ -161,9 +175,10 @@ def open_run(
 ) -> Iterator[Run]:
     """Lock the folder, refuse another config's, write config.json, and close it in the end.
 
-    With `extend`, the config may differ in one of two keys. A larger `train.steps` makes the run unfinished again. More
-    `seeds`, after those of a finished run, leave its config.json as it was, and `seeds_before` has the old ones. A run
-    that a kill left between two states is brought into the later one first. Keys of the section `ignoring` may differ
+    With `extend`, the config may differ in one of two keys. A run of more `train.steps` is what it was until it has
+    trained one of them, and then unfinished. More `seeds`, after those of a finished run, leave its config.json as it
+    was, and `seeds_before` has the old ones. A run that a kill left between two states is brought into the later one
+    first. Keys of the section `ignoring` may differ
     for this time: then nothing is written, and the folder need not be writable. Raises UserError where another process
     uses the folder, it holds another config's run, or a link in it leads out of it. A start that is refused leaves
     nothing of its own behind.
@@ -174,9 +189,11 @@ def open_run(
         before = hosts.by_first(lambda: _seeds_before(path, config, extend, ignoring))
         is_started = before["is_started"]
         run = Run(path, started, profile, own=own)
-        run.seeds_before = tuple(before["seeds"])
+        run.seeds_before, run.is_longer = tuple(before["seeds"]), before["is_longer"]
         try:
-            if hosts.is_first() and not ignoring and not run.seeds_before:
+            if hosts.is_first() and run.is_longer:
+                run.become_longer(config)
+            elif hosts.is_first() and not ignoring and not run.seeds_before:
                 write_whole(path / "config.json", to_json(config))
             yield run
         except BaseException:
@@ -204,34 +221,36 @@ def own_folder(path: Path) -> Iterator[Path]:
 
 
 def _seeds_before(path: Path, config: ConfigDict, extend: bool, ignoring: str) -> dict[str, Any]:
-    """Whether there is a run in the folder, and the seeds of it if it is finished and is to gain more."""
+    """Whether there is a run in the folder, whether it is to train longer, and its seeds if it is to gain more."""
     if is_writable(path):
         take(path)
     stored = read_config(path)
     if stored is None and any(child.name != ".lock" for child in path.iterdir()):
         raise UserError(f"{path}: the folder is not empty and holds no run: choose another --workdir.")
     if stored is None or not extend or not _gains_seeds(path, stored, config):
-        if stored is not None:
-            refuse_other(path, stored, config, extend, ignoring)
-        return {"is_started": stored is not None, "seeds": ()}
+        is_longer = stored is not None and refuse_other(path, stored, config, extend, ignoring)
+        return {"is_started": stored is not None, "is_longer": is_longer, "seeds": ()}
     if not hosts.is_alone():
         raise UserError(f"{path}: a finished run gains seeds on one host: set --config.distributed={hosts.OFF}.")
     if stores.mounted(path):
         raise UserError(f"{path}: a finished run gains seeds on a disk: copy it to one, or choose another --workdir.")
-    return {"is_started": True, "seeds": stored.seeds}
+    return {"is_started": True, "is_longer": False, "seeds": stored.seeds}
 
 
-def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: bool = False, ignoring: str = "") -> None:
-    """Raise UserError where a run's stored config is another one, and say in what; see `open_run`."""
+def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: bool = False, ignoring: str = "") -> bool:
+    """Raise UserError where a run's stored config is another one, and say in what; see `open_run`.
+
+    Whether it has more steps, which it may with `extend`.
+    """
     free = tuple(f"{section}." for section in (*WHERE, ignoring) if section)
     changed = {key: values for key, values in _differences(stored, config).items() if not f"{key}.".startswith(free)}
     before, now = changed.get("train.steps", (0, 0))
-    if extend and list(changed) == ["train.steps"] and now > before:
-        (path / "result.json").unlink(missing_ok=True)
-    elif changed:
+    is_longer = extend and list(changed) == ["train.steps"] and now > before
+    if changed and not is_longer:
         told = {key: ["nothing" if one is None else repr(one) for one in both] for key, both in changed.items()}
         shown = "; ".join(f"config.{key}: {old} there, {new} now" for key, (old, new) in told.items())
         raise UserError(f"{path}: holds a run of another config ({shown}). Choose another --workdir.")
+    return is_longer
 
 
 def _gains_seeds(path: Path, stored: ConfigDict, config: ConfigDict) -> bool:

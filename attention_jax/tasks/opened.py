@@ -102,7 +102,7 @@ def _require_whole(name: str, edit: Edit, layers: int, heads: int) -> None:
 class Removed(NamedTuple):
     """The loss of the `whole` model, and `losses` without each head, in nats a target token.
 
-    `change` is the difference; `low` and `high` are its 95% interval, over resamples of the sentences.
+    `change` is the difference; `low` and `high` are its 95% interval, over resamples of the sentences; NaN of one.
     """
 
     whole: float
@@ -125,6 +125,8 @@ def without_each_head(
     worse = nats[1:] - nats[0]
     *sums, counts = resampled_sums(np.concatenate([worse, tokens[None]]).T, RESAMPLES).T
     low, high = np.quantile(np.array(sums) / counts, [0.025, 0.975], axis=1)
+    if len(tokens) < 2:
+        low, high = np.full_like([low, high], np.nan)
     of_heads = nats[1:].sum(1) / tokens.sum(), worse.sum(1) / tokens.sum(), low, high
     return Removed(float(nats[0].sum() / tokens.sum()), *(column.reshape(layers, heads) for column in of_heads))
 

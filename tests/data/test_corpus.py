@@ -141,6 +141,10 @@ def test_held_out_files_replace_the_split_and_leave_the_training_pairs(tmp_path)
             {"source": "embedded"},
             "config.data.path='p': the embedded sentences are no file. Read yours as the corpus tsv",
         ),
+        (
+            {"source": "embedded", "path": "", "languages": ("fr", "en")},
+            r"config.data.languages=\('fr', 'en'\): the embedded sentences are \('en', 'fr'\) alone",
+        ),
         ({"vocabulary": 4}, "config.data.vocabulary=4: needs more than 4; else every word would be <unk>"),
         (
             {"vocabulary": 0, "tokenizer": "bpe"},

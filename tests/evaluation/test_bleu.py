@@ -22,6 +22,12 @@ from attention_jax.evaluation.translation import (
 from attention_jax.ops.losses import Sums
 
 
+@pytest.mark.parametrize("measure", [sacre_bleu, chrf, bleu_statistics])
+def test_every_hypothesis_needs_its_references(measure):
+    with pytest.raises(ValueError, match="there are 2 hypotheses and 1 references"):
+        measure(["a b c d", "e"], [["a b c d"]])
+
+
 def test_corpus_bleu_is_sacrebleus_with_case_ignored():
     hypotheses, references = (
         ["The cat sat on the mat .", "Hello there world !"],

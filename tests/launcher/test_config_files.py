@@ -48,3 +48,10 @@ def test_a_sweep_that_is_no_list_of_overrides_is_refused(made, kind, tmp_path):
     file.write_text(f"def sweep():\n    return {made}\n")
     with pytest.raises(UserError, match=rf"mine.py: sweep\(\) gives a {kind}, and a list of overrides is needed"):
         config_files.space(str(file))
+
+
+def test_a_sweep_that_needs_a_name_says_so(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def sweep(name):\n    return []\n")
+    with pytest.raises(UserError, match=r"sweep\(name\) has no value for 'name': give --sweep=NAME"):
+        config_files.space(str(file))

@@ -56,6 +56,7 @@ def test_it_translates_as_the_run_did(opened):
     written = (opened.folder / "predictions.validation.txt").read_text(encoding="utf-8").splitlines()
     assert opened.translate([reference.source for reference in references]) == written
     assert opened.translate(["", references[0].source, " "]) == ["", written[0], ""]
+    assert opened.translate(["", " "]) == ["", ""]
 
 
 def test_the_last_variables_are_those_of_the_last_checkpoint(opened):
@@ -103,6 +104,28 @@ def test_a_language_models_heads_are_removed_alike(language_model):
     assert found.whole == pytest.approx(language_model.scores(tokens).mean(), rel=1e-5)
     alone = language_model.scores(tokens, edits=removed_from("decoder", 2, 2, (1, 0)))
     assert found.losses[1, 0] == pytest.approx(alone.mean(), rel=1e-5)
+    assert np.isnan([found.low, found.high]).all()  # one text has no interval
+    several = language_model.without_each_head(np.concatenate([tokens, tokens[:, ::-1]]))
+    assert (several.low <= several.change).all()
+    assert (several.change <= several.high).all()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([5, 6, 7], r"of shape \(3,\) and dtype int.*\[texts, t\] are needed"),
+        ([[5]], "with a text or more of 2 or more"),
+        (np.zeros((0, 5), int), "with a text or more"),
+        ("hello", "whole numbers"),
+        ([[5.0, 6.0]], "dtype float"),
+        ([[5, -3]], "are -3 to 5, and the model has 0 to "),
+        ([[5, 10**6]], "are 5 to 1000000"),
+    ],
+)
+def test_what_are_no_tokens_of_a_language_model_is_refused(language_model, tokens, message):
+    for asked in (language_model.scores, language_model.without_each_head):
+        with pytest.raises(UserError, match=message):
+            asked(tokens)
 
 
 def test_heads_are_gated_while_words_are_chosen(opened, language_model):

@@ -87,6 +87,14 @@ def test_rotary_scores_depend_on_the_distance_alone_and_lengths_stay(random):
     )
 
 
+@pytest.mark.parametrize("name", ["rotary", "sinusoidal", "learned"])
+def test_whole_numbers_are_encoded_as_numbers(name):
+    x, positions, record = np.arange(12).reshape(3, 4), np.arange(3), make_encoding(name)
+    params = record.init(jax.random.key(0), Spec(4, 1, 4, 8, True)) if record.init else {}
+    act = record.rotate or record.add
+    np.testing.assert_array_equal(act(params, x, positions), act(params, x.astype(np.float32), positions))
+
+
 def test_rotary_turns_each_pair_by_its_frequency(random):
     x, positions = random.normal(size=(3, 6)), np.array([0, 4, 11])
     turned = np.asarray(rotate(jnp.asarray(x, jnp.float32), jnp.asarray(positions)))

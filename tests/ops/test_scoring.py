@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from attention_jax.ops import naming
 from attention_jax.ops.kernels import KERNELS, kernel_weights
 from attention_jax.ops.masking import masked_normalize, masked_softmax
 from attention_jax.ops.scoring import (
@@ -229,6 +230,14 @@ def test_a_kernel_as_a_score_and_divided_by_its_sum_is_kernel_regression(name):
     np.testing.assert_allclose(found, kernel_weights(query, key, name, 3.0), rtol=1e-4, atol=1e-5)
 
 
+def test_numbers_of_numpy_are_numbers():
+    assert naming.whole("clip", np.int64(4)) == 4
+    assert naming.more_than_0("base", np.float32(100)) == 100
+    for value in (np.float32(np.inf), np.float32(np.nan), np.float32(0), np.bool_(True)):
+        with pytest.raises(ValueError, match="needs a number more than 0"):
+            naming.more_than_0("base", value)
+
+
 def test_the_hidden_size_of_a_network_may_be_named():
     assert [p.shape for p in make_score("additive:hidden=3").init(jax.random.key(0), 4, 6, 5)] == [(4, 3), (6, 3), (3,)]
     assert [p.shape for p in make_score("concat:hidden=0").init(jax.random.key(0), 4, 6, 5)] == [(10, 5), (5,)]
@@ -248,6 +257,7 @@ def test_the_hidden_size_of_a_network_may_be_named():
         ("gaussian:width=nan", "width='nan': needs a number more than 0"),
         ("gaussian:width=True", "width=True: needs a number more than 0"),
         ("cosine:learned=yes", "learned='yes': needs True or False"),
+        ("gaussian:width=1,width=2", "'gaussian:width=1,width=2': gives width twice."),
         ("location:longest=0", "score='location:longest=0': longest=0: needs a whole number, 1 or more"),
         ("additive:hidden=-3", "score='additive:hidden=-3': hidden=-3: needs a whole number, 0 or more"),
         ("additive:hidden=2.5", "hidden=2.5: needs a whole number, 0 or more"),

@@ -1,5 +1,6 @@
 """A run's folder: locked, of one config, its files whole."""
 
+import contextlib
 import json
 import math
 import subprocess
@@ -55,14 +56,24 @@ def test_another_config_is_refused_with_what_differs(tmp_path):
     assert len(Run(tmp_path / "w", 0).metrics()) == 1
 
 
-def test_only_the_number_of_steps_may_be_raised_and_the_run_is_then_unfinished(tmp_path):
+def test_only_the_number_of_steps_may_be_raised_and_the_run_is_unfinished_once_it_has_more(tmp_path):
     with open_once(tmp_path / "w"):
         write_result(tmp_path / "w", FINISHED)
     longer = config(train={"steps": 20})
     with pytest.raises(UserError, match="train.steps: 10 there, 20 now"), open_once(tmp_path / "w", longer):
         pass
     assert Run(tmp_path / "w", 0).result() == FINISHED
+    for step in (0, 10):
+        (tmp_path / "w" / "checkpoints" / str(step)).mkdir(parents=True)
+    with contextlib.suppress(KeyboardInterrupt), open_once(tmp_path / "w", longer, extend=True) as run:
+        assert run.is_longer
+        run.record(10)
+        raise KeyboardInterrupt
+    with open_once(tmp_path / "w") as run:  # what it was
+        assert run.result() == FINISHED
+        assert not run.is_longer
     with open_once(tmp_path / "w", longer, extend=True) as run:
+        run.log(11, 0, {"train.loss": 1.0})
         assert run.result() is None
     with pytest.raises(UserError, match="train.steps: 20 there, 10 now"), open_once(tmp_path / "w"):
         pass

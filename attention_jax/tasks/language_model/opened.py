@@ -11,7 +11,6 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
 from attention_jax.data.text import Text
-from attention_jax.data.text_tokenizers import encode
 from attention_jax.errors import UserError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.attention import NO_EDITS, Edits, Heads
@@ -55,8 +54,8 @@ class OpenedLanguageModel(Opened):
         return self.session.source.text
 
     def tokens(self, text: str) -> Tokens:
-        """A text as one row of tokens."""
-        return np.asarray(encode(self.text.tokenizer, text), np.int32)[None]
+        """A text as one row of tokens. Raises UserError for characters that are not in the training text."""
+        return np.asarray(prompts.known(self.text, text, "the text"), np.int32)[None]
 
     def generate(self, prompt: str = "", edits: Edits = NO_EDITS, **asked: Any) -> str:
         """A prompt and the text that follows it; `asked` are keys of `config.generate`, such as `tokens=100`.
@@ -79,15 +78,15 @@ class OpenedLanguageModel(Opened):
         return np.asarray(self.session.source.example(self.config, length))
 
     def scores(self, tokens: Tokens, edits: Edits = NO_EDITS) -> Float[np.ndarray, "texts t-1"]:
-        """Nats of every token after the first."""
-        return np.asarray(self._nats(self.variables, jnp.asarray(tokens), self.edited(edits)))
+        """Nats of every token after the first. Raises UserError for what are no rows of two or more of its tokens."""
+        return np.asarray(self._nats(self.variables, jnp.asarray(self._rows(tokens, 2)), self.edited(edits)))
 
     def attention(self, tokens: Tokens, edits: Edits = NO_EDITS) -> Heads:
         """What each head does: weights [texts, layers, heads, T, T], outputs [texts, layers, heads, T, F].
 
         Raises ValueError for a mixer that does not attend.
         """
-        return jax.device_get(self._attention(self.variables, jnp.asarray(tokens), self.edited(edits)))
+        return jax.device_get(self._attention(self.variables, jnp.asarray(self._rows(tokens)), self.edited(edits)))
 
     def statistics(
         self, tokens: Tokens, edits: Edits = NO_EDITS, top: int = 4, parts: Tokens | None = None, num_parts: int = 0
@@ -97,7 +96,7 @@ class OpenedLanguageModel(Opened):
         `top`, `parts` and `num_parts` are those of `ops.statistics.Summary`. Raises ValueError for a mixer that does
         not attend.
         """
-        asked = self.variables, jnp.asarray(tokens), self.edited(edits), parts
+        asked = self.variables, jnp.asarray(self._rows(tokens)), self.edited(edits), parts
         return jax.device_get(self._statistics(*asked, top=top, num_parts=num_parts))
 
     def without_each_head(self, tokens: Tokens) -> Removed:
@@ -108,8 +107,20 @@ class OpenedLanguageModel(Opened):
             nats = self._nats(variables, batch["tokens"], edits)
             return Sums(nats.sum(-1), jnp.full(len(nats), nats.shape[-1], jnp.float32))
 
-        batches = [(np.arange(len(tokens)), {"tokens": np.asarray(tokens)})]
+        batches = [(np.arange(len(tokens)), {"tokens": self._rows(tokens, 2)})]
         return without_each_head(loss, self.variables, batches, KIND, layers, heads)
+
+    def _rows(self, tokens: Any, least: int = 1) -> Tokens:
+        """The tokens, [texts, t]. Raises UserError for other shapes, fewer than so many, and what are no tokens."""
+        rows, known = np.asarray(tokens), self.model.vocabulary
+        if rows.ndim != 2 or not rows.shape[0] or rows.shape[1] < least or rows.dtype.kind not in "iu":
+            raise UserError(
+                f"tokens: are of shape {rows.shape} and dtype {rows.dtype}; whole numbers [texts, t] are needed, with "
+                f"a text or more of {least} or more: run.tokens(TEXT) makes them."
+            )
+        if rows.min() < 0 or rows.max() >= known:
+            raise UserError(f"tokens: are {rows.min()} to {rows.max()}, and the model has 0 to {known - 1}.")
+        return rows
 
     @functools.cached_property
     def sizes(self) -> dict[str, tuple[int, int]]:

@@ -23,9 +23,12 @@ from attention_jax.tasks.language_model.session import Session
 from attention_jax.training.progress import tell
 from attention_jax.training.state import Variables
 
-PROMPTS: dict[str, Callable[[str], list[str]]] = {"whole": lambda text: [text], "lines": lambda text: text.splitlines()}
 RULE = "-" * 40  # between texts
 LINE = "\n"
+PROMPTS: dict[str, Callable[[str], list[str]]] = {
+    "whole": lambda text: [text],
+    "lines": lambda text: text.removesuffix(LINE).split(LINE) if text else [],
+}
 CUT = "\ufffd"  # a character is decoded to this while its last bytes are missing
 KEPT, SHOWN_TOKENS = 3, 400  # how many texts, of how many tokens, a run writes for its page
 
@@ -99,16 +102,22 @@ def request_of(asked: ConfigDict, text: Text) -> Request:
     return Request(asked.tokens, text.has_ends, asked.context, drawing)
 
 
+def known(text: Text, written: str, what: str) -> list[int]:
+    """The tokens of what is written. Raises UserError for a character that is not in the training text."""
+    ids = encode(text.tokenizer, written).tolist()
+    if UNK in ids:
+        unknown = [c for c in dict.fromkeys(written) if UNK in encode(text.tokenizer, c)]
+        shown = ", ".join(map(repr, unknown[:5]))
+        raise UserError(f"{what} has characters that are not in the training text: {shown}. Leave them out.")
+    return ids
+
+
 def _ids(text: Text, prompt: str) -> list[int]:
     """A prompt's tokens, after the end of the document before, if the text of training has ends.
 
     Without ends, an empty prompt becomes a line's end, if the tokenizer knows one.
     """
-    ids = encode(text.tokenizer, prompt).tolist()
-    if UNK in ids:
-        unknown = [c for c in dict.fromkeys(prompt) if UNK in encode(text.tokenizer, c)]
-        shown = ", ".join(map(repr, unknown[:5]))
-        raise UserError(f"the prompt has characters that are not in the training text: {shown}. Leave them out.")
+    ids = known(text, prompt, "the prompt")
     if text.has_ends:
         return [EOS, *ids]
     line = [int(token) for token in encode(text.tokenizer, LINE) if token != UNK]

@@ -72,8 +72,9 @@ class OpenedTranslator(Opened):
         Raises UserError for one text that is not in a list, ValueError for edits that are not gates.
         """
         _require_list(texts)
-        found = iter(translate_texts(self._with(edits), [text for text in texts if text.strip()]))
-        return [next(found) if text.strip() else "" for text in texts]
+        written = {number: text for number, text in enumerate(texts) if text.strip()}
+        found = dict(zip(written, translate_texts(self._with(edits), [*written.values()], [*written]), strict=True))
+        return [found.get(number, "") for number in range(len(texts))]
 
     def attention(
         self, texts: Sequence[str], targets: Sequence[str] | None = None, edits: Edits = NO_EDITS

@@ -48,10 +48,14 @@ def calls(trained: Trained, program: Any, source: Sentences, target: Sentences, 
     return ((program, *trained.arguments(batch)) for batch in of_shapes.values())
 
 
-def translate_texts(trained: Trained, texts: Sequence[str]) -> list[str]:
-    """The translation of each text; no text is truncated, whatever happened to training pairs."""
+def translate_texts(trained: Trained, texts: Sequence[str], numbers: Sequence[int] | None = None) -> list[str]:
+    """The translation of each text; no text is truncated, whatever happened to training pairs.
+
+    If words are drawn at random, `numbers` decide each text's random key; None: 0, 1, …
+    """
     sources = encode(trained.corpus.source, texts)
-    return [trained.corpus.target.decode(ids) for ids in translate(trained, sources)]
+    chosen = None if numbers is None else np.array(numbers, int)
+    return [trained.corpus.target.decode(ids) for ids in translate(trained, sources, chosen)]
 
 
 def translate(trained: Trained, sources: Sentences, numbers: np.ndarray | None = None) -> list[list[int]]:
