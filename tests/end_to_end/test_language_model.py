@@ -9,6 +9,7 @@ from browser import needs_browser, seen_on
 from texts import DOCUMENTS, write_jsonl
 
 import attention_jax
+from attention_jax.errors import UserError
 
 TINY = {
     "model.layers": 1, "model.width": 16, "model.heads": 2, "model.kv_heads": 2, "model.feed_forward": 16,
@@ -187,7 +188,9 @@ def test_a_run_can_be_opened_and_writes_what_the_command_does(trained):
     opened = attention_jax.load(run)
     told = of_run(launcher, run, "--mode=generate", stdin="the ", generate__temperature=0.0)
     assert opened.generate("the ", temperature=0.0).rstrip("\n") == told.out.rstrip("\n")
-    tokens = opened.tokens("the cat")
+    with pytest.raises(UserError, match="the text has characters that are not in the training text: 'a'"):
+        opened.tokens("the cat")
+    tokens = opened.tokens("the the")
     assert tokens.shape == (1, 7)
     assert opened.scores(tokens).shape == (1, 6)
     heads, told = opened.attention(tokens), opened.statistics(tokens, top=7)
