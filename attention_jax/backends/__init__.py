@@ -20,6 +20,7 @@ from attention_jax.backends.record import Backend, Call
 from attention_jax.errors import UserError
 from attention_jax.ops import naming, pooling
 from attention_jax.ops.attention import Attended, Attention
+from attention_jax.ops.dtypes import floating
 from attention_jax.ops.pooling import attention_of
 
 AUTO = "auto"
@@ -110,8 +111,7 @@ def attended(
     Values that are whole numbers are weighed in the dtype of queries and keys. Raises ValueError for what the backend
     cannot do.
     """
-    if not jnp.issubdtype(value.dtype, jnp.floating):
-        value = value.astype(jnp.result_type(query, key))
+    value = floating(value, jnp.result_type(query, key))
     chosen = choose(name, [attention], Call.of(query, key, value))
     return make_backend(chosen).attend(query, key, value, attention)
 

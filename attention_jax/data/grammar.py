@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from attention_jax.data.sources import Pair
 
+LANGUAGES = ("en", "fr")
 NUM_PAIRS = 5000
 ELIDED = ("je", "me", "le", "la", "ne", "de", "que")
 VOWELS = "aeiouhâéèêîô"

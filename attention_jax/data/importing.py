@@ -29,6 +29,7 @@ from attention_jax.data.corpus import (
     texts_file,
 )
 from attention_jax.data.digests import digest_of, import_once, write_meta
+from attention_jax.data.grammar import LANGUAGES
 from attention_jax.data.sentences import ArrayWriter, SentenceWriter
 from attention_jax.data.sources import READERS, BadLines, Pair, kind_of, read_pairs, require_files
 from attention_jax.data.splits import REST, SHARE, SPLITTERS, sentence_key, sizes_of
@@ -169,9 +170,6 @@ class Notes:
         }
 
 
-EMBEDDED = ("en", "fr")
-
-
 def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair]]:
     """Every pair of the config's data, with its split; `notes` is filled on the way."""
     require_usable(config)
@@ -182,9 +180,9 @@ def assigned_pairs(config: DataConfig, notes: Notes) -> Iterator[tuple[str, Pair
             f"config.data.path={config.path!r}: the embedded sentences are no file. Read yours as the corpus tsv, "
             "--config=configs/nmt.py:MODEL,tsv, or leave it out."
         )
-    if config.source == "embedded" and tuple(config.languages) != EMBEDDED:
+    if config.source == "embedded" and tuple(config.languages) != LANGUAGES:
         raise UserError(
-            f"config.data.languages={tuple(config.languages)}: the embedded sentences are {EMBEDDED} alone."
+            f"config.data.languages={tuple(config.languages)}: the embedded sentences are {LANGUAGES} alone."
         )
     given = {"validation": config.validation_path, "test": config.test_path}
     held_out: set[str] = set()

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax.ops.attention import Attended, Attention, require_fitting
 from attention_jax.ops.dropout import Dropout, drop
+from attention_jax.ops.dtypes import floating
 from attention_jax.ops.kernels import scaled_square, undivided_weights
 from attention_jax.ops.masking import Mask, fitting_rule, with_mask
 from attention_jax.ops.naming import is_number, more_than_0
@@ -173,7 +174,7 @@ def _mean(weights: Weights, value: Float[Array, "*#batch k v"], otherwise: Value
     precise = value.astype(jnp.promote_types(value.dtype, weights.dtype))
     total = pool(weights, jnp.ones_like(precise[..., :1]))
     found = pool(weights, precise) / jnp.where(total == 0, 1, total)
-    return jnp.where(total == 0, otherwise, found).astype(_floating(value, weights))
+    return jnp.where(total == 0, otherwise, found).astype(floating(value, weights.dtype).dtype)
 
 
 def by_rows(of_rows: Callable[[Int[Array, " q"]], Any], length: int, size: int) -> Any:
@@ -199,7 +200,7 @@ def pool(weights: Weights, value: Float[Array, "*#batch k v"]) -> Values:
     Raises ValueError for values with batch axes that the weights do not have.
     """
     require_broadcast("value's batch axes", value.shape[:-2], "weights' batch axes", weights.shape[:-2])
-    value = value.astype(_floating(value, weights))
+    value = floating(value, weights.dtype)
     accumulator = jnp.promote_types(value.dtype, jnp.float32)
     pooled = jnp.einsum("...qk,...kv->...qv", weights.astype(value.dtype), value, preferred_element_type=accumulator)
     return pooled.astype(value.dtype)
@@ -208,8 +209,3 @@ def pool(weights: Weights, value: Float[Array, "*#batch k v"]) -> Values:
 def _require_pairs(key: Array, value: Array) -> None:
     require_batch(key=key, value=value)
     require_same_size(-2, key=key, value=value)
-
-
-def _floating(value: Array, weights: Weights) -> Any:
-    """The values' dtype, or the weights' where values are whole numbers."""
-    return value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else weights.dtype

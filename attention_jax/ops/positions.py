@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from attention_jax.ops.dtypes import floating
 from attention_jax.ops.encoding import Encoding, Spec
 from attention_jax.ops.naming import built, more_than_0, options_of, parse, reason, whole
 from attention_jax.ops.relative import alibi, fire, kerple, shaw, t5
@@ -60,7 +61,7 @@ def binary(positions: Int[Array, "..."], width: int) -> Float[Array, "... width"
 def _added(table: Callable[[Array, int], Array]) -> Callable[[Any, Array, Array], Array]:
     def add(params, x, positions):
         del params
-        x = _floating(x)
+        x = floating(x)
         return jnp.add(*align_ranks(x, table(positions, x.shape[-1]).astype(x.dtype)))
 
     return add
@@ -72,7 +73,7 @@ def _init_learned(key: Key[Array, ""], spec: Spec) -> dict[str, Array]:
 
 def _add_learned(params: Any, x: Array, positions: Array) -> Array:
     is_known = (positions >= 0) & (positions < len(params["table"]))
-    x = _floating(x)
+    x = floating(x)
     rows = jnp.where(is_known[..., None], params["table"][positions], jnp.nan)  # past the table: NaN, not a wrong row
     return jnp.add(*align_ranks(x, rows.astype(x.dtype)))
 
@@ -104,7 +105,7 @@ def rotate(
 
     Raises ValueError for values that cannot be used, and for a `factor` or `trained_length` that `scaling` ignores.
     """
-    x, turned = _floating(x), round(fraction * x.shape[-1])
+    x, turned = floating(x), round(fraction * x.shape[-1])
     _require_rotary(x.shape[-1], turned, base, fraction, scaling, factor, trained_length)
     speeds, gain = SCALINGS[scaling](turned, base, factor, trained_length)
     precise = jnp.promote_types(x.dtype, jnp.float32)
@@ -280,11 +281,6 @@ def require_room(text: str, encoding: Encoding, spec: Spec, length: int, key: st
     longest = encoding.max_length(spec)
     if longest is not None and length > longest:
         raise ValueError(f"{key}={text!r}: has positions for {longest} tokens, not for {length}.")
-
-
-def _floating(x: Array) -> Array:
-    """x, in float32 where it is whole numbers."""
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
 def _angles(positions: Array, speeds: Array) -> Float[Array, "... half"]:

@@ -146,10 +146,14 @@ class Run:
                 writer.close()
 
     def become_longer(self, config: ConfigDict) -> None:
-        """Be the run of a config with more steps once there is a line or a checkpoint of these, and not before."""
-        self._becomes = max(steps_in(self.checkpoints), default=0), to_json(config)
+        """Be the run of a config with more steps: where there are checkpoints, once it has a line or one of its own."""
+        reached = steps_in(self.checkpoints)
+        self._becomes = max(reached, default=-1), to_json(config)
+        if not reached:
+            self._become_longer(0)
 
     def _become_longer(self, step: int) -> None:
+        """Be it now, unless it is still at the step that it had reached."""
         if self._becomes is not None and step != self._becomes[0]:
             (self.own / "result.json").unlink(missing_ok=True)
             write_whole(self.own / "config.json", self._becomes[1])

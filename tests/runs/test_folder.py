@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import shutil
 import subprocess
 import sys
 import time
@@ -63,6 +64,10 @@ def test_only_the_number_of_steps_may_be_raised_and_the_run_is_unfinished_once_i
     with pytest.raises(UserError, match="train.steps: 10 there, 20 now"), open_once(tmp_path / "w", longer):
         pass
     assert Run(tmp_path / "w", 0).result() == FINISHED
+    shutil.copytree(tmp_path / "w", tmp_path / "untrained")
+    with open_once(tmp_path / "untrained", longer, extend=True) as run:  # nothing says later that it has more
+        assert run.result() is None
+    assert read_config(tmp_path / "untrained") == longer
     for step in (0, 10):
         (tmp_path / "w" / "checkpoints" / str(step)).mkdir(parents=True)
     with contextlib.suppress(KeyboardInterrupt), open_once(tmp_path / "w", longer, extend=True) as run:
