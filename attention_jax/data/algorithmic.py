@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
-from attention_jax.data.drawn import END, FIRST, PAD, PLUS, SEP, Drawn
+from attention_jax.data.drawn import END, FIRST, PAD, PLUS, SEP, Drawn, given_with_queries
 from attention_jax.data.recall import (
     CHAINS,
     NEEDLES,
@@ -126,14 +126,17 @@ def _folded(modulus: int) -> Callable[..., Drawn]:
 
 
 def _last_occurrence(key: Array, length: Array, longest: int, symbols: int) -> Drawn:
-    """Half as many look-ups as inputs: each gives a symbol, and asks which token followed its last occurrence."""
+    """Half as many look-ups as inputs: each gives a symbol, and asks which token followed its last occurrence.
+
+    Where a symbol was looked up before, the answer is given.
+    """
     key_x, key_asked = jax.random.split(key)
     x, indices = _symbols(key_x, longest, symbols), jnp.arange(longest)
     asked = x[jax.random.randint(key_asked, (longest,), 0, length - 1)]
     is_seen = (indices < length - 1)[None] & (x[None] == asked[:, None])
     found = x[jnp.max(jnp.where(is_seen, indices[None], 0), axis=1) + 1]
     y = jnp.stack([asked, found], axis=1).reshape(-1)[:longest]
-    return Drawn(x, length, y, length // 2 * 2, indices % 2 == 0)
+    return Drawn(x, length, y, length // 2 * 2, given_with_queries(asked)[:longest])
 
 
 def _addition(is_reversed: bool) -> Callable[..., Drawn]:

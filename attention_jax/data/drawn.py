@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 PAD, SEP, END, PLUS = range(4)
@@ -20,3 +21,11 @@ class Drawn(NamedTuple):
     outputs: Int[Array, ""]
     given: Bool[Array, " longest"] | None = None
     has_end: bool = True
+
+
+def given_with_queries(asked: Int[Array, " Q"]) -> Bool[Array, " 2*Q"]:
+    """Which tokens of an output query, answer, query, answer, … are given: every query, and the answer to one that was
+    asked before, for it could be read off the output."""
+    is_same = asked[:, None] == asked[None]
+    was_asked = jnp.any(is_same & jnp.tri(len(asked), k=-1, dtype=bool), axis=1)
+    return jnp.stack([jnp.ones_like(was_asked), was_asked], axis=1).reshape(-1)

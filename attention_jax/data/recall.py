@@ -2,18 +2,18 @@
 
 But for `frequent_words`, an input is noise in which pairs of neighbouring tokens are hidden, and a third of the symbols
 each are keys, values and noise. A pair's place says nothing of it. Of several pairs all keys differ, and all values,
-and each key is as likely to be asked for, whatever was asked before it: who reads no key is right of one value in as
-many as there are pairs. A single pair is told by its value, which is the only one. The end of these outputs is not
-predicted, for all of them are as long as the input lets one know.
+and each key is as likely to stand in the output, whatever stood there before it. A value is asked for where its key
+first stands there, and is given from then on. A single pair is told by its value, which is the only one. The end of
+these outputs is not predicted, for all of them are as long as the input lets one know.
 """
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
-from attention_jax.data.drawn import FIRST, Drawn
+from attention_jax.data.drawn import FIRST, Drawn, given_with_queries
 
 NEEDLES = 4  # keys of several needles, one of which is asked for
 CHAINS, VARIABLES = 2, 4  # of variables that name one another, and how many there are in each
@@ -30,8 +30,8 @@ def looked_up(pairs: int = 0) -> Callable[..., Drawn]:
     """A task of pairs (key, value) in noise: a key is given, and its value is asked for.
 
     One pair is a needle in a haystack; of several, of different keys, one is asked for (Hsieh et al. 2024, §3, "S-NIAH"
-    and "MK-NIAH"). With 0 they fill half of the input, as far as there are keys, and as many times one of them is asked
-    for (multi-query associative recall, Arora et al. 2023, §3; there queries come between the pairs, one of each).
+    and "MK-NIAH"). With 0 they fill half of the input, as far as there are keys, and as many times one of them is drawn
+    (multi-query associative recall, Arora et al. 2023, §3; there queries come between the pairs, one of each).
     """
 
     def draw(key: Array, length: Int[Array, ""], longest: int, symbols: int) -> Drawn:
@@ -41,9 +41,10 @@ def looked_up(pairs: int = 0) -> Callable[..., Drawn]:
         of_keys, of_values, of_asked, *of_text = _uniform(key, 5, longest, symbols)
         pairs_Px2 = jnp.stack([_distinct(of_keys, keys, most), _distinct(of_values, values, most)], axis=-1)
         x = _hidden(of_text, length, longest, symbols, pairs_Px2, count)
-        y = _padded(pairs_Px2[(of_asked[:most] * count).astype(jnp.int32)].reshape(-1), longest)
-        outputs = jnp.int32(2) if pairs else 2 * count
-        return Drawn(x, length, y, outputs, jnp.arange(longest) % 2 == 0, has_end=False)
+        asked_P = (of_asked[:most] * count).astype(jnp.int32)
+        y = _padded(pairs_Px2[asked_P].reshape(-1), longest)
+        given = _padded(given_with_queries(asked_P), longest)
+        return Drawn(x, length, y, jnp.int32(2) if pairs else 2 * count, given, has_end=False)
 
     return draw
 
@@ -118,5 +119,5 @@ def _first_shuffled(numbers: Float[Array, " n"], count: Int[Array, ""]) -> Int[A
     return jnp.argsort(jnp.where(jnp.arange(len(numbers)) < count, numbers, 1.0), stable=True)
 
 
-def _padded(y: Int[Array, " n"], longest: int) -> Int[Array, " longest"]:
+def _padded(y: Shaped[Array, " n"], longest: int) -> Shaped[Array, " longest"]:
     return jnp.pad(y, (0, max(longest - len(y), 0)))[:longest]
