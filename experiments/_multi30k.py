@@ -77,7 +77,7 @@ def read() -> list[Row]:
 def table_of(rows: Sequence[Row]) -> list[dict[str, str]]:
     """The lines of the table: means over seeds with their 95% intervals, and differences to the baseline."""
     measured = [Measured(row.model, "" if row.is_comparable else row.model, row.values("test.bleu")) for row in rows]
-    compared = compare("test.bleu", measured, baselines_of(measured, BASELINE))
+    compared = compare("test.bleu", measured, baselines_of(measured, {"": BASELINE}))
     return [_line(row, found.difference) for row, found in zip(rows, compared.rows, strict=True)]
 
 
@@ -112,7 +112,7 @@ def draw_lengths(rows: Sequence[Row], path: Path) -> None:
         for row in rows
         if row.is_comparable
     }
-    drawn = panels(answer(scores, "")["curves"], "bleu")
+    drawn = panels(answer(scores, {})["curves"], "bleu")
     length_curves(drawn, None, path, xlabel="words of the source", ylabel="BLEU", caption="")
 
 

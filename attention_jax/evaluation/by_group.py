@@ -26,13 +26,25 @@ Scores = dict[str, dict[str, dict[int, OfSeed]]]  # setting → group → seed
 def gather(
     cells: Iterable[tuple[str, str, Mapping[str, Any]]], measured: Callable[[Mapping[str, Any]], OfSeed]
 ) -> Scores:
-    """Every seed of every cell, (setting, group, result), by setting and group; one that diverged is lost."""
+    """Every seed of every cell, (setting, group, result), by setting and group; one that diverged is lost.
+
+    What was not finite, which JSON has as null, is not a number.
+    """
     scores: Scores = {}
     for setting, group, result in cells:
         found = scores.setdefault(setting, {}).setdefault(group, {})
         for seed, member in zip(result["seeds"], result["members"], strict=True):
-            found[seed] = LOST if result["status"] == "diverged" else measured(member)
+            found[seed] = LOST if result["status"] == "diverged" else _as_numbers(measured(member))
     return scores
+
+
+def _as_numbers(one: OfSeed) -> OfSeed:
+    curves = {name: {at: _or_nan(value) for at, value in curve.items()} for name, curve in one.curves.items()}
+    return OfSeed(curves, _or_nan(one.value))
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def measures_of(scores: Scores) -> list[str]:
@@ -65,8 +77,8 @@ def measured_of(scores: Scores) -> list[Measured]:
     ]
 
 
-def answer(scores: Scores, baseline: str) -> dict[str, Any]:
-    """`curves` by setting and group, `mrr` by setting, and `orders` by group with differences to the baseline."""
+def answer(scores: Scores, baselines: Mapping[str, str]) -> dict[str, Any]:
+    """`curves` by setting and group, `mrr` by setting, and `orders` by group with differences to its baseline."""
     measured, lead = measured_of(scores), measures_of(scores)[0]
     ranked = {name: interval(values, "mrr") for name, values in ranks(lead, measured).items()}
     return {
@@ -75,12 +87,12 @@ def answer(scores: Scores, baseline: str) -> dict[str, Any]:
             for name, groups in scores.items()
         },
         "mrr": ranked,
-        "orders": _orders(lead, measured, baseline) | {"mrr": sorted(ranked, key=lambda name: -ranked[name]["mean"])},
+        "orders": _orders(lead, measured, baselines) | {"mrr": sorted(ranked, key=lambda name: -ranked[name]["mean"])},
     }
 
 
-def orders_by_length(scores: Scores, baseline: str) -> dict[str, list[dict[str, Any]]]:
-    """Settings in order of the first measure at each length, with differences to the baseline, by "GROUP, LENGTH".
+def orders_by_length(scores: Scores, baselines: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """Settings in order of the first measure at each length, with differences to a baseline, by "GROUP, LENGTH".
 
     Tests are corrected for the number of all of them together.
     """
@@ -88,7 +100,8 @@ def orders_by_length(scores: Scores, baseline: str) -> dict[str, list[dict[str, 
     every = [one for groups in scores.values() for seeds in groups.values() for one in kept(seeds)]
     lengths = dict.fromkeys(length for one in every for length in one.curves[lead])
     measured = [record for length in lengths for record in measured_of(_at_length(scores, lead, length))]
-    return _orders(lead, measured, baseline)
+    of_lengths = {_at(group, length): own for group, own in baselines.items() for length in lengths}
+    return _orders(lead, measured, of_lengths)
 
 
 def _at_length(scores: Scores, lead: str, length: str) -> Scores:
@@ -103,15 +116,17 @@ def _at_length(scores: Scores, lead: str, length: str) -> Scores:
         return all(length in one.curves[lead] for one in kept(seeds))
 
     return {
-        setting: {
-            f"{group}, {length}".removeprefix(", "): there(seeds) for group, seeds in groups.items() if has(seeds)
-        }
+        setting: {_at(group, length): there(seeds) for group, seeds in groups.items() if has(seeds)}
         for setting, groups in scores.items()
     }
 
 
-def _orders(lead: str, measured: Sequence[Measured], baseline: str) -> dict[str, list[dict[str, Any]]]:
-    found = [row for row in records(compare(lead, measured, baselines_of(measured, baseline))) if "mean" in row]
+def _at(group: str, length: str) -> str:
+    return f"{group}, {length}".removeprefix(", ")
+
+
+def _orders(lead: str, measured: Sequence[Measured], baselines: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    found = records(compare(lead, measured, baselines_of(measured, baselines)))
     groups = dict.fromkeys(one.group for one in measured)
     return {group: [row for row in found if row.get("group", "") == group] for group in groups}
 
@@ -127,7 +142,8 @@ def _curve(every: Sequence[OfSeed]) -> dict[str, Any]:
     lengths = list(every[0].curves[first])
 
     def line(measure):
-        rows = [interval([one.curves[measure][length] for one in every], measure) for length in lengths]
+        values = [[one.curves[measure][length] for one in every] for length in lengths]
+        rows = [interval([value for value in found if math.isfinite(value)] or [math.nan], measure) for found in values]
         return {part: [row[part] for row in rows] for part in PARTS}
 
     return {"length": [*map(_number, lengths)], **line(first), **{name: line(name) for name in others}}

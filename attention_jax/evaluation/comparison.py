@@ -85,23 +85,27 @@ class Comparison(NamedTuple):
         """What a row's `difference` is: a "difference", or a "ratio"."""
         return metric(self.metric).contrast
 
+    @property
+    def is_over_sentences(self) -> bool:
+        """Whether intervals are over sentences too."""
+        return any(_has_sentences(row.measured) for row in self.rows)
+
 
 def compare(name: str, measured: Sequence[Measured], baselines: Sequence[int | None]) -> Comparison:
     """Every setting's mean with its interval, and its difference to its baseline with interval and p-values.
 
-    A metric on the logarithm is compared by it: see `Row`.
+    A metric on the logarithm is compared by it: see `Row`. Sentences count where every setting has them, and those of
+    its baseline.
 
     Holm's correction is over all differences. Raises UserError where there is no metric of that name.
     """
     measured = [_without_infinities(one) for one in measured]
-    rows = [
-        _row(name, one, None if own is None or own == index else measured[own])
-        for index, (one, own) in enumerate(zip(measured, baselines, strict=True))
-    ]
-    compared = [row for row in rows if row.difference is not None]
-    by_sentences = bool(compared) and all(row.p_sentences is not None for row in compared)
+    rows = _rows(name, measured, baselines)
+    by_sentences = all(_has_sentences(row.measured) for row in rows if row.value is not None) and all(
+        row.p_sentences is not None for row in rows if row.difference is not None
+    )
     if not by_sentences:
-        rows = [row._replace(p_sentences=None, p_bootstrap=None) for row in rows]
+        rows = _rows(name, [one._replace(statistics={}) for one in measured], baselines)
     chosen = [row.p_sentences if by_sentences else row.p_seeds for row in rows]
     adjusted = holm([np.nan if p is None else p for p in chosen])
     rows = [row._replace(p_adjusted=_known(p)) for row, p in zip(rows, adjusted, strict=True)]
@@ -109,9 +113,9 @@ def compare(name: str, measured: Sequence[Measured], baselines: Sequence[int | N
     return Comparison(name, tuple(rows), tuple(baselines), order, _best(name, rows, order))
 
 
-def baselines_of(measured: Sequence[Measured], setting: str) -> list[int | None]:
-    """The index of each row's baseline: the setting of that name in the row's group; None where the group lacks it."""
-    indices = {one.group: index for index, one in enumerate(measured) if one.setting == setting}
+def baselines_of(measured: Sequence[Measured], settings: Mapping[str, str]) -> list[int | None]:
+    """The index of each row's baseline: the setting that its group names; None where the group lacks it."""
+    indices = {one.group: index for index, one in enumerate(measured) if one.setting == settings.get(one.group)}
     return [indices.get(one.group) for one in measured]
 
 
@@ -186,6 +190,13 @@ def _without_infinities(own: Measured) -> Measured:
     """A value that is not finite is lost: it has no mean and no test."""
     values = {seed: value for seed, value in own.values.items() if math.isfinite(value)}
     return own._replace(values=values, lost=(*own.lost, *(seed for seed in own.values if seed not in values)))
+
+
+def _rows(name: str, measured: Sequence[Measured], baselines: Sequence[int | None]) -> list[Row]:
+    return [
+        _row(name, one, None if own is None or own == index else measured[own])
+        for index, (one, own) in enumerate(zip(measured, baselines, strict=True))
+    ]
 
 
 def _row(name: str, own: Measured, baseline: Measured | None) -> Row:

@@ -152,11 +152,20 @@ def distance_curves(
 
 
 def order_table(
-    orders: Mapping[str, Any], groups: Sequence[str], title: str, what: str, height: str, baseline: str
+    orders: Mapping[str, Any],
+    groups: Sequence[str],
+    title: str,
+    what: str,
+    height: str,
+    baselines: Mapping[str, str],
 ) -> Table:
-    """The settings of every group, best first, with their differences to the baseline; the best of each in bold."""
-    is_log = any("ratio" in row for group in groups for row in orders[group])
-    contrast, cell = ("ratio", Ratio) if is_log else ("difference", Estimate)
+    """The settings of every group, best first, with their differences to its baseline; the best of each in bold.
+
+    Of settings that lost seeds, whose means are of luck, none is the best.
+    """
+    every = [(group, row) for group in groups for row in orders[group]]
+    contrast, cell = ("ratio", Ratio) if any("ratio" in row for _, row in every) else ("difference", Estimate)
+    has_lost = any("lost" in row for _, row in every)
     rows = [
         (
             group,
@@ -164,25 +173,39 @@ def order_table(
             _estimate(row),
             _estimate(row.get(contrast, {}), cell),
             *(_p(row, test) for test in TESTS),
+            *[_lost(row)] * has_lost,
         )
-        for group in groups
-        for row in orders[group]
+        for group, row in every
     ]
     firsts = {group: orders[group][0]["mean"] for group in groups if orders[group] and "lost" not in orders[group][0]}
-    means = [(group, row["mean"]) for group in groups for row in orders[group]]
-    best = {(index, 2) for index, (group, mean) in enumerate(means) if mean == firsts.get(group)}
-    note = "Means over seeds with 95% intervals." + (
-        f" {contrast.capitalize()}s are to {baseline}." if baseline else ""
-    )
-    if any("p_adjusted" in row for group in groups for row in orders[group]):
+    best = {
+        (index, 2) for index, (group, row) in enumerate(every) if "lost" not in row and row["mean"] == firsts.get(group)
+    }
+    note = "Means over seeds with 95% intervals." + _to(baselines, contrast)
+    if any("p_adjusted" in row for _, row in every):
         note += " Holm's correction is over all rows."
-    return Table(title, ("group", what, height, contrast, *TESTS.values()), rows, note, best=best)
+    columns = ("group", what, height, contrast, *TESTS.values(), *["lost"] * has_lost)
+    return Table(title, columns, rows, note, best=best)
 
 
-def length_table(orders: Mapping[str, Any], measure: str, baseline: str) -> Table:
+def _lost(row: Mapping[str, Any]) -> str:
+    """How many seeds of a setting have no value: 1 of 3."""
+    return f"{row['lost']} of {row['lost'] + row['seeds']} seeds" if "lost" in row else ""
+
+
+def _to(baselines: Mapping[str, str], contrast: str) -> str:
+    """A sentence on what differences are to."""
+    known = {group: own for group, own in baselines.items() if own}
+    if len({*known.values()}) == 1:
+        return f" {contrast.capitalize()}s are to {next(iter(known.values()))}."
+    each = "; ".join(f"{group}: {own}" for group, own in known.items())
+    return f" {contrast.capitalize()}s are to each group's baseline ({each})." if known else ""
+
+
+def length_table(orders: Mapping[str, Any], measure: str, baselines: Mapping[str, str]) -> Table:
     """The settings at each length of each group, as `order_table` has them; folded, for it is long."""
     title, said = "By length in tokens, with differences", measure.replace("_", " ")
-    return order_table(orders, list(orders), title, "setting", said, baseline)._replace(folded=True)
+    return order_table(orders, list(orders), title, "setting", said, baselines)._replace(folded=True)
 
 
 def _estimate(found: Mapping[str, Any], cell: type[Estimate] = Estimate) -> Estimate | None:

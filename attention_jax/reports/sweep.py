@@ -36,6 +36,8 @@ BY_SEEDS = (
     "paired t and exact sign flips over seeds; Holm's correction is of the former, over the differences of this "
     "metric. Each interval is of 95% by itself: one that leaves out 0 may have a corrected p-value above .05."
 )
+OVER_SENTENCES = "Intervals are over seeds and sentences."
+HOW = (BY_SENTENCES, OVER_SENTENCES, BY_SEEDS)
 RATIOS = (
     "A ratio is a setting's value divided by the baseline's, the geometric mean over seeds: below ×1 is less. Its "
     "interval and its tests are of logarithms."
@@ -88,6 +90,11 @@ class Answer(NamedTuple):
         return list(dict.fromkeys(row.measured.group for row in self.comparison.rows))
 
 
+def has_best(answer: Answer) -> bool:
+    """Whether more, or less, of the metric is better."""
+    return metric(answer.metric).more_is_better is not None
+
+
 def palette_of(answer: Answer) -> dict[str, str]:
     """A colour for each setting, whatever its group, the same in every figure."""
     return colours(row.measured.setting for row in answer.comparison.rows)
@@ -102,7 +109,7 @@ def named(answer: Answer, index: int) -> str:
 def said(answers: Sequence[Answer]) -> list[str]:
     """What was found, a line a group: its best setting by the first metric, and how it differs from the baseline."""
     lead = answers[0]
-    if metric(lead.metric).more_is_better is None:
+    if not has_best(lead):
         return [f"Neither more nor less of {lead.metric} is better: no setting is called the best."]
     best = {
         group: [index for index in _in_group(lead, group) if index in lead.comparison.best] for group in lead.groups
@@ -170,8 +177,7 @@ def cells_table(answer: Answer, seeds: Mapping[str, Sequence[int]]) -> Table:
 
 def notes_of(answers: Sequence[Answer]) -> list[str]:
     """What intervals and tests are, and what else a reader must know."""
-    tests = {BY_SENTENCES: _metrics_with(answers, "p_sentences")}
-    tests[BY_SEEDS] = [name for name in _metrics_with(answers, "p_seeds") if name not in tests[BY_SENTENCES]]
+    tests = {note: [one.metric for one in answers if _how(one.comparison) == note] for note in HOW}
     told = {note: names for note, names in tests.items() if names}
     shown = [note if len(told) == 1 else f"Of {', '.join(names)}: {note}" for note, names in told.items()]
     shown += [RATIOS] * any(has_ratios(one.comparison) for one in answers)
@@ -179,9 +185,11 @@ def notes_of(answers: Sequence[Answer]) -> list[str]:
     return list(dict.fromkeys((*chosen, *shown, *(note for one in answers for note in one.notes))))
 
 
-def _metrics_with(answers: Sequence[Answer], test: str) -> list[str]:
-    """The metrics of which a test was made."""
-    return [one.metric for one in answers if any(getattr(row, test) is not None for row in one.comparison.rows)]
+def _how(comparison: Comparison) -> str:
+    """What intervals and tests are over; "" of seeds without a test."""
+    if comparison.is_over_sentences:
+        return BY_SENTENCES if any(row.difference is not None for row in comparison.rows) else OVER_SENTENCES
+    return BY_SEEDS if any(row.p_seeds is not None for row in comparison.rows) else ""
 
 
 def columns_of_settings(answer: Answer, order: Sequence[int]) -> dict[str, list[Any]]:
@@ -210,7 +218,8 @@ def has_ratios(comparison: Comparison) -> bool:
 def tested(comparison: Comparison, row: Row) -> str:
     """A setting's difference to its baseline and whether it is shown; "" where there is none.
 
-    A test over sentences takes the trained models as they are, an interval over seeds and sentences does not.
+    A test over sentences takes the trained models as they are, an interval over seeds and sentences does not, unless
+    it is of a single seed.
     """
     found = difference(comparison, row)
     if found is None:
@@ -220,7 +229,7 @@ def tested(comparison: Comparison, row: Row) -> str:
     verdict, shown = "shown", str(PValue(row.p_adjusted))
     if row.p_adjusted >= LEVEL:
         verdict = "not shown to be more than chance"
-    elif row.p_sentences is not None and _may_be_none(comparison, row):
+    elif row.p_sentences is not None and (row.p_flips is None or _may_be_none(comparison, row)):
         verdict = "shown of these trained models, not of other seeds"
     return f"{found}, {verdict} (p {shown if shown[0] in '<>' else f'= {shown}'}, Holm)"
 

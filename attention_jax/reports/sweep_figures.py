@@ -20,7 +20,7 @@ from attention_jax.reports.figures import (
 )
 from attention_jax.reports.maps import WordMap, word_maps
 from attention_jax.reports.names import short_keys
-from attention_jax.reports.sweep import Answer, Setting, named
+from attention_jax.reports.sweep import Answer, Setting, has_best, named
 
 MOST_CURVES = 8  # settings a panel
 MOST_ROWS = 64
@@ -63,7 +63,9 @@ def _intervals(answers: Sequence[Answer], path: Path, palette: Mapping[str, str]
         axis.set_xlabel(answer.metric)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
-    caption = "Each setting with its 95% interval, the best on top; the dashed line is at the baseline's mean."
+    first = "the best on top" if has_best(answers[0]) else "the least on top"
+    cut = f"; of {most} settings the first {MOST_ROWS}" if most > MOST_ROWS else ""
+    caption = f"Each setting with its 95% interval, {first}{cut}; the dashed line is at the baseline's mean."
     return save(figure, path, caption)
 
 
@@ -76,7 +78,8 @@ def _draw_intervals(axis, answer: Answer, indices: Sequence[int], palette: Mappi
         if value.low is not None:
             axis.plot([value.low, value.high], [height, height], color=palette[name], linewidth=1.5)
         axis.plot([value.mean], [height], _shape(palette, name), color=palette[name], markersize=4)
-        if index == found.baselines[index]:
+    for own in {found.baselines[index] for index in indices}:
+        if own is not None and (value := found.rows[own].value) is not None:
             axis.axvline(value.mean, color="grey", linestyle="--", linewidth=0.8, zorder=0)
     labels = [found.rows[index].measured.setting for index in reversed(indices)]
     axis.set_yticks(range(len(indices)), labels, fontsize=7)
@@ -87,18 +90,23 @@ def _draw_intervals(axis, answer: Answer, indices: Sequence[int], palette: Mappi
 
 
 def _slices(answer: Answer, keys: Mapping[str, str], path: Path, palette: Mapping[str, str]) -> Figure:
-    """The metric against each number that was swept, a dot a setting, a line through the best at each value."""
+    """The metric against each number that was swept, a dot a setting, a line through the best at each value.
+
+    Of settings that lost seeds, whose means are of luck, none is the best.
+    """
     figure, axes = new_figure(1, len(keys), 3.2, 2.8, sharey=True)
     rows = zip(answer.settings, answer.comparison.rows, strict=True)
-    shown = [(setting, row.measured.setting, row.value.mean) for setting, row in rows if row.value]
+    shown = [(setting, row.measured, row.value.mean) for setting, row in rows if row.value]
     pick = max if metric(answer.metric).more_is_better else min
     for axis, (key, name) in zip(axes[0], keys.items(), strict=True):
         values = _numbers([setting for setting, _, _ in shown], key)
         pairs = [(one.overrides[key], mean, own) for one, own, mean in shown if key in one.overrides]
-        best = [pick(mean for x, mean, _ in pairs if x == value) for value in values]
-        axis.plot(values, best, color="grey", linewidth=1)
+        whole = {value: [mean for x, mean, own in pairs if x == value and not own.lost] for value in values}
+        best = {value: pick(means) for value, means in whole.items() if means}
+        if has_best(answer):
+            axis.plot([*best], [*best.values()], color="grey", linewidth=1)
         for x, mean, own in pairs:
-            axis.plot([x], [mean], _shape(palette, own), color=palette[own], markersize=4)
+            axis.plot([x], [mean], _shape(palette, own.setting), color=palette[own.setting], markersize=4)
         if min(values) > 0 and max(values) / min(values) > 8:
             log_scale(axis, "x")
         axis.set_xlabel(name)
@@ -106,11 +114,12 @@ def _slices(answer: Answer, keys: Mapping[str, str], path: Path, palette: Mappin
     if metric(answer.metric).is_log:
         log_scale(axes[0, 0], "y")
     axes[0, 0].set_ylabel(answer.metric)
-    return save(figure, path, f"{answer.metric} against each number that was swept; the line joins the best at each.")
+    line = "; the line joins the best at each, of settings that lost no seed" if has_best(answer) else ""
+    return save(figure, path, f"{answer.metric} against each number that was swept{line}.")
 
 
 def _pareto(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
-    """Quality against training FLOPs, with the front that no setting beats in both."""
+    """Quality against training FLOPs, with the front that no setting that lost no seed beats in both."""
     figure, axes = new_figure(1, 1, 6.4, 4.2)
     axis, sign = axes[0, 0], 1 if metric(answer.metric).more_is_better else -1
     rows = enumerate(zip(answer.settings, answer.comparison.rows, strict=True))
@@ -121,15 +130,16 @@ def _pareto(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
     )
     front, best = [], -np.inf
     for flops, negative, index, value in points:
-        name = answer.comparison.rows[index].measured.setting
-        is_front = -negative > best
+        own = answer.comparison.rows[index].measured
+        name, is_front = own.setting, has_best(answer) and not own.lost and -negative > best
         label = name if is_front or len(points) <= NAMED else None
         axis.vlines(flops, value.low, value.high, color=palette[name], linewidth=0.9, alpha=0.6)
         axis.plot([flops], [-sign * negative], _shape(palette, name), color=palette[name], markersize=5, label=label)
         if is_front:
             front.append((flops, -sign * negative))
             best = -negative
-    axis.plot(*zip(*front, strict=True), "--", color="grey", linewidth=1, zorder=0)
+    if front:
+        axis.plot(*zip(*front, strict=True), "--", color="grey", linewidth=1, zorder=0)
     if points[-1][0] > 10 * points[0][0]:
         axis.set_xscale("log")
     if metric(answer.metric).is_log:
@@ -138,10 +148,8 @@ def _pareto(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
     axis.set_ylabel(answer.metric)
     axis.grid(alpha=0.3)
     legend(figure, [axis])
-    caption = (
-        f"{answer.metric} against training FLOPs, with 95% intervals where there are any; the dashed front joins "
-        "what nothing beats in both."
-    )
+    joined = "; the dashed front joins what nothing beats in both, of settings that lost no seed" if front else ""
+    caption = f"{answer.metric} against training FLOPs, with 95% intervals where there are any{joined}."
     return save(figure, path, caption)
 
 
@@ -164,7 +172,8 @@ def _curves(answer: Answer, path: Path, palette: Mapping[str, str]) -> Figure:
     for axis in axes.flat[len(answer.groups) :]:
         axis.set_axis_off()
     legend(figure, axes.flat[: len(answer.groups)])
-    return save(figure, path, f"{what} by step, means over seeds in their 95% intervals; the best settings.")
+    which = "; the best settings" if has_best(answer) else ""
+    return save(figure, path, f"{what} by step, means over seeds in their 95% intervals{which}.")
 
 
 def _maps(answer: Answer, path: Path) -> Figure:

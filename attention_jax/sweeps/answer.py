@@ -378,12 +378,15 @@ def _held_out(cell: Path, result: Mapping[str, Any], split: str) -> tuple[Any, .
 
 
 def _of_unknown(sweep: Sweep, name: str) -> list[str]:
-    """A note where tokenizers differ in how much of the held-out text they do not know, of a metric of that text."""
+    """A note where tokenizers of a group differ in how much they do not know of the text that a metric is of."""
     if not metric_of(name).of_text:
         return []
-    path, results = f"data.splits.{name.partition('.')[0]}.unknown", map(read_result, map(sweep.cell, sweep.plan.cells))
-    counts = {flatten(result).get(path, 0) for result in results if result is not None}
-    return [UNKNOWN.format(name, max(counts))] if len(counts) > 1 else []
+    path, most = f"data.splits.{name.partition('.')[0]}.unknown", 0
+    for group in sweep.agreeing(sweep.plan.cells):
+        results = [result for result in map(read_result, map(sweep.cell, group)) if result is not None]
+        counts = {flatten(result).get(path, 0) for result in results if result["status"] not in ENDS}
+        most = max(most, *counts) if len(counts) > 1 else most
+    return [UNKNOWN.format(name, most)] if most else []
 
 
 def _of_rungs(sweep: Sweep, settings: Sequence[Setting]) -> list[str]:

@@ -181,7 +181,7 @@ def _written(runs: Sequence[Finished], found: Sequence[Comparison]) -> str:
     headers = (
         "metric",
         "run",
-        "seeds",
+        "seeds of both",
         "mean",
         f"mean of {runs[0].path}",
         *contrasts,
@@ -224,14 +224,21 @@ def _seeds(comparison: Comparison, row: Row) -> str:
     return str(len(known)) if known == trained else f"{len(known)} of {len(trained)}"
 
 
+def _own(comparison: Comparison, row: Row) -> str:
+    """A run's mean with its interval; over how many seeds, where runs have other numbers of them."""
+    counts = {len(one.measured.values) for one in comparison.rows}
+    return f"{show(estimate(row.value))}" + (f" of {len(row.measured.values)} seeds" if len(counts) > 1 else "")
+
+
 def _line(comparison: Comparison, row: Row, contrasts: Sequence[str], tests: Sequence[str]) -> list[str]:
     told = [getattr(row, name) for name in tests]
-    values = [estimate(row.value), estimate(comparison.rows[0].value)]
+    values = [_own(comparison, one) for one in (row, comparison.rows[0])]
     differences = [difference(comparison, row) if one == comparison.contrast else "" for one in contrasts]
     return [
         comparison.metric,
         row.measured.setting,
         _seeds(comparison, row),
-        *map(show, (*values, *differences)),
+        *values,
+        *map(show, differences),
         *("" if p is None else show_number(p) for p in told),
     ]

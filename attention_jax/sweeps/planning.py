@@ -142,11 +142,11 @@ def describe_plan(sweep: Sweep) -> str:
         seconds, size = (
             _timed_step(sweep.experiment, sweep.config_of(names[0]), sweep.data_of(program)) if missing else (0.0, 0)
         )
-        seeds = len(sweep.config_of(names[0]).seeds)
-        total += (left := seconds * sweep.steps(program) * seeds * len(missing))
+        seeds = sum(len(sweep.config_of(name).seeds) for name in missing)
+        total += (left := seconds * sweep.steps(program) * seeds)
         dynamic = dynamic_keys(sweep.flat[names[0]], sweep.experiment.dynamic)
         statics = {key for name in names for key in sweep.plan.cells[name].overrides if key not in dynamic}
-        shown = sweep.plan.cells[names[0]].overrides
+        shown = sweep.flat[names[0]]
         rows.append(
             {
                 "program": ", ".join(f"{key}={shown[key]}" for key in sorted(statics)) or "one program",

@@ -212,7 +212,8 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
 def drop_cell(sweep: Sweep, name: str, step: int, last: Mapping[str, Any]) -> None:
     """Write the result of a cell that goes no further than a rung; `last` is the line that it was dropped by."""
     with _open_cell(sweep, name) as run:
-        _write_result(run, {**finished(sweep.config_of(name), {"step": step, "last": last}), "status": "dropped"})
+        result = finished(sweep.config_of(name), {"step": step, "last": last})
+        write_result(run.own, result | {"status": "dropped", "seconds": last["seconds"]})
 
 
 def _worst(sweep: Sweep, names: Sequence[str], step: int) -> list[tuple[str, dict[str, Any]]]:

@@ -242,13 +242,14 @@ def test_checkpoints_side_by_side_are_those_that_each_has_alone(sweeper):
         assert sorted(path.name for path in (cell / "checkpoints").iterdir() if path.name.isdigit()) == ["18", "24"]
 
 
-def test_a_plan_says_what_shares_a_program_and_how_long_it_will_take(sweeper, capsys):
-    space = product(grid("model.kwargs.hidden", (8, 16)), grid("optimizer.dropout", (0.0, 0.1)))
-    sweeper.run(space, mode="plan")
+def test_a_plan_says_what_shares_a_program_and_how_long_it_will_take(sweeper, capsys, monkeypatch):
+    monkeypatch.setattr(planning, "_timed_step", lambda *_: (60.0, 0))
+    space = product(grid("model.kwargs.hidden", (16, 8)), grid("optimizer.dropout", (0.0, 0.1)))
+    sweeper.run([{"optimizer.dropout": 0.2, "seeds": (1, 2, 3)}, *space], mode="plan", train__steps=12)
     printed = capsys.readouterr().out
-    assert "model.kwargs.hidden=8" in printed
+    assert "model.kwargs.hidden=8" in printed  # which the first cell has as it is
     assert "model.kwargs.hidden=16" in printed
-    assert "4 cells; about" in printed
+    assert "5 cells; about 84.0 minutes" in printed  # 12 steps of a minute of seven seeds
     assert not (sweeper.folder / "sweep").exists()  # it writes nothing
 
 

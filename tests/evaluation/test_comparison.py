@@ -166,8 +166,9 @@ def test_of_differences_over_unequal_numbers_of_seeds_the_fewest_are_told():
 
 def test_a_baseline_by_name_is_that_of_the_same_task_where_it_is_there():
     rows = [measured("b", [1.0], "one"), measured("a", [1.0], "one"), measured("b", [1.0], "two")]
-    assert baselines_of(rows, "a") == [1, 1, None]
-    assert baselines_of(rows, "") == [None] * 3
+    assert baselines_of(rows, {"one": "a", "two": "a"}) == [1, 1, None]
+    assert baselines_of(rows, {"one": "a", "two": "b"}) == [1, 1, 2]
+    assert baselines_of(rows, {}) == [None] * 3
 
 
 def test_settings_that_tie_share_their_rank_and_a_lost_seed_is_last():

@@ -115,7 +115,7 @@ def test_a_seed_without_a_value_is_told_and_not_counted(both, changed, capsys):
     members[1]["validation"]["loss"] = None
     compare(both[0], changed({}, {"members": members}), metrics=("validation.loss",))
     out = capsys.readouterr().out
-    assert rows_of(out)[0]["seeds"] == "1 of 2"
+    assert rows_of(out)[0]["seeds of both"] == "1 of 2"
     assert out.startswith("By validation.loss over 1 of 2 seeds, ")
     assert ", without a test." in out
 

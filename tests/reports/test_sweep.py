@@ -38,7 +38,7 @@ def answered(name, values, overrides, groups=None, lost=()):
         Measured(*of, dict(enumerate(own)), (9,) * (index in lost))
         for index, (*of, own) in enumerate(zip(named, groups, values.tolist(), strict=True))
     ]
-    compared = compare(name, measured, baselines_of(measured, named[0]))
+    compared = compare(name, measured, baselines_of(measured, dict.fromkeys(groups, named[0])))
     settings = [
         Setting(one, {"cost.flops": 1e9 * (2 + n), "cost.parameters": 10.0}, [], curve(name, row), None, (f"cell{n}",))
         for n, (one, row) in enumerate(zip(overrides, values, strict=True))
@@ -130,6 +130,53 @@ def test_what_is_shown_of_these_models_alone_is_told_from_what_is_shown_of_other
     )
     apart = row._replace(difference=row.difference._replace(low=0.1))
     assert told_of(answer.comparison, apart).endswith("], shown (p = .010, Holm)")
+    alone = apart._replace(p_seeds=None, p_flips=None)  # of one seed, whose interval is over sentences
+    assert "], shown of these trained models, not of other seeds" in told_of(answer.comparison, alone)
+
+
+def test_what_intervals_are_over_is_told_with_a_baseline_and_without(random):
+    sentences = {seed: random.integers(1, 9, (6, 10)) for seed in (0, 1)}
+    one = Measured("a", values={0: 20.0, 1: 21.0}, statistics=sentences, sentences="x")
+    two = one._replace(setting="b")
+
+    def noted(other, baseline):
+        compared = compare("test.bleu", [one, other], [baseline] * 2)
+        return compared, notes_of([Answer(compared, [], ())])
+
+    assert noted(two, 0)[1][0].startswith("Intervals are over seeds and sentences, those of differences too.")
+    assert noted(two, None)[1] == ["Intervals are over seeds and sentences."]
+    mixed, (note,) = noted(two._replace(statistics={}), 0)
+    assert note.startswith("Intervals are over seeds, ")
+    assert mixed.rows[0].value == interval("test.bleu", [20.0, 21.0])
+
+
+def test_no_setting_that_lost_seeds_is_on_a_front_or_a_line_of_the_best(random, drawn, tmp_path):
+    values, overrides = grid(random, RATES)
+    values[1] -= 1  # the least loss, of a setting that lost a seed
+    answer = answered("validation.loss", values, overrides, lost=(1,))
+    figures_of([answer], tmp_path, palette_of(answer))
+    (front,) = [line for line in drawn["pareto"].axes[0].lines if line.get_linestyle() == "--"]
+    (best,) = [line for line in drawn["slices"].axes[0].lines if line.get_color() == "grey"]
+    assert values[1].mean() not in front.get_ydata()
+    assert [*best.get_xdata()] == [RATES[0], RATES[2]]
+
+
+def test_where_nothing_is_better_no_figure_says_what_is_the_best(random, drawn, tmp_path):
+    values, overrides = grid(random, RATES)
+    answer = answered("validation.monotonicity", values, overrides)
+    figures = figures_of([answer], tmp_path, palette_of(answer))
+    assert not [one.caption for one in figures if "best" in one.caption or "beats" in one.caption]
+    assert "grey" not in {line.get_color() for stem in ("slices", "pareto") for line in drawn[stem].axes[0].lines}
+
+
+def test_a_figure_that_is_cut_says_so_and_has_the_line_of_its_baseline(random, drawn, tmp_path):
+    values, overrides = grid(random, [round(0.01 * n, 2) for n in range(1, 71)])
+    values[0] += 9  # the baseline is last
+    answer = answered("validation.loss", values, overrides)
+    (first, *_) = figures_of([answer], tmp_path, palette_of(answer))
+    assert "; of 70 settings the first 64; the dashed line" in first.caption
+    (line,) = [line for line in drawn["settings"].axes[0].lines if line.get_linestyle() == "--"]
+    assert line.get_xdata()[0] == pytest.approx(values[0].mean())
 
 
 def test_perplexities_are_told_by_ratios_which_a_note_explains():
@@ -300,15 +347,22 @@ def test_an_order_of_settings_has_intervals_in_one_column_and_the_best_of_each_g
         {"setting": "a", "mean": 3.0, "low": 2.0, "high": 4.0, "difference": {"mean": 1.0, "low": 0.5, "high": 1.5}},
         {"setting": "b", "mean": 2.0, "low": 1.0, "high": 3.0, "p_seeds": 0.04, "p_adjusted": 0.08},
     ]
-    lost = [{"setting": "b", "mean": 9.0, "lost": 1}]
-    table = order_table({"one": rows, "two": lost}, ["one", "two"], "t", "setting", "BLEU", "b")
+    lost = [{"setting": "b", "mean": 3.0, "lost": 1, "seeds": 2}, {"setting": "a", "lost": 3, "seeds": 0}]
+    orders, of_b = {"one": [*rows, lost[0]], "two": lost}, {"one": "b", "two": "b"}
+    table = order_table(orders, ["one", "two"], "t", "setting", "BLEU", of_b)
     assert table.rows == [
-        ("one", "a", Estimate(3.0, 2.0, 4.0), Estimate(1.0, 0.5, 1.5), None, None),
-        ("one", "b", Estimate(2.0, 1.0, 3.0), None, PValue(0.04), PValue(0.08)),
-        ("two", "b", Estimate(9.0), None, None, None),
+        ("one", "a", Estimate(3.0, 2.0, 4.0), Estimate(1.0, 0.5, 1.5), None, None, ""),
+        ("one", "b", Estimate(2.0, 1.0, 3.0), None, PValue(0.04), PValue(0.08), ""),
+        ("one", "b", Estimate(3.0), None, None, None, "1 of 3 seeds"),
+        ("two", "b", Estimate(3.0), None, None, None, "1 of 3 seeds"),
+        ("two", "a", None, None, None, None, "3 of 3 seeds"),
     ]
     assert table.best == {(0, 2)}
-    of_ratios = order_table({"one": [rows[0] | {"ratio": {"mean": 0.5}}]}, ["one"], "t", "setting", "perplexity", "b")
+    assert len(order_table({"one": rows}, ["one"], "t", "setting", "BLEU", of_b).columns) == 6
+    assert order_table(orders, ["one"], "t", "setting", "BLEU", {"one": "b", "two": "a"}).note.startswith(
+        "Means over seeds with 95% intervals. Differences are to each group's baseline (one: b; two: a)."
+    )
+    of_ratios = order_table({"one": [rows[0] | {"ratio": {"mean": 0.5}}]}, ["one"], "t", "setting", "perplexity", of_b)
     assert (of_ratios.columns[3], str(of_ratios.rows[0][3])) == ("ratio", "×0.5")
     assert of_ratios.note.endswith("Ratios are to b.")
 

@@ -126,16 +126,19 @@ def test_where_tokenizers_know_different_shares_of_a_text_what_is_measured_of_it
     sweep = sweep_of(tmp_path, {1.0: {0: 0.1, 1: 0.2}, 0.5: {0: 0.4, 1: 0.5}}, metric="validation.bits_per_byte")
     names = [*sweep.plan.cells]
 
-    def noted(unknown):
+    def noted(unknown, others=0):
         for name in names:
             path = sweep.cell(name) / "result.json"
-            split = {"unknown": unknown if name == names[0] else 0}
+            split = {"unknown": unknown if name == names[0] else others}
             path.write_text(json.dumps(json.loads(path.read_text()) | {"data": {"splits": {"validation": split}}}))
         return [note for note in notes_of(compare(sweep)) if "do not know" in note]
 
     assert noted(0) == []
     (note,) = noted(12)
     assert note.startswith("validation.bits_per_byte: some tokenizers do not know up to 12 tokens")
+    path = sweep.cell(names[0]) / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "diverged"}))
+    assert noted(0, others=12) == []  # what diverged has measured nothing
 
 
 def test_settings_whose_every_figure_is_the_same_are_named_since_what_they_differ_in_may_not_be_read(tmp_path):
@@ -220,6 +223,8 @@ def climbed(tmp_path, values, **population):
             (sweep.cell(name) / "metrics.jsonl").write_text(json.dumps(line) + "\n")
             path.unlink()
     drop_worst(sweep, [*sweep.plan.cells], 10)
+    dropped = [result for name in sweep.plan.cells if (result := read_result(sweep.cell(name))) is not None]
+    assert {result["seconds"] for result in dropped if result["status"] == "dropped"} <= {1.0}
     ended = [name for name in sweep.plan.cells if (read_result(sweep.cell(name)) or {}).get("status") == "dropped"]
     return {sweep.flat[name]["optimizer.learning_rate"] for name in ended}
 

@@ -17,8 +17,13 @@ ByDepth = dict[str, dict[int, dict[str, dict[str, float]]]]  # group → layers 
 
 
 def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, palette: Mapping[str, str]) -> Conclusion:
-    """Distances to the truth and to each estimator, of all pairs, by the number of layers, over seeds."""
+    """Distances to the truth and to each estimator, of all pairs, by the number of layers, over seeds.
+
+    Nothing of a sweep over other things beside the number of layers.
+    """
     del palette  # it has the settings' colours, and lines are of estimators
+    if len({(cell.group, cell.setting) for cell in cells}) > len({_depth(cell) for cell in cells}):
+        return Conclusion({}, [], [])
     pairs = str(config.data.pairs)
     found = by_depth(cells, pairs)
     panels = {
@@ -53,6 +58,10 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     title = f"Squared distance of the models' answers, after {pairs} pairs"
     note = "Means over seeds with 95% intervals." + _left_out(cells)
     return Conclusion({"by_depth": found}, [drawn], [Table(title, columns, rows, note)])
+
+
+def _depth(cell: FinishedCell) -> tuple[str, int]:
+    return cell.group, cell.config.model.layers
 
 
 def by_depth(cells: Sequence[FinishedCell], pairs: str) -> ByDepth:

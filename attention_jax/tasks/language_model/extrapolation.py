@@ -57,8 +57,8 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     lead, *others = done[0].result["curves"]
     every = [(cell.setting, cell.group, cell.result) for cell in cells]
     scores = gather(every, lambda member: OfSeed(member["curves"], member["area"][lead]))
-    baseline = cells[0].baseline
-    result = answer(scores, baseline)
+    baselines = {cell.group: cell.baseline for cell in cells}
+    result = answer(scores, baselines)
     trained = {cell.config.data.length for cell in cells}
     beyond = gather(every, lambda member: OfSeed(member["curves"], _beyond(min(trained), member["curves"][lead])))
     published = published_order(beyond) if config.data.source == "algorithmic" else {}
@@ -67,10 +67,10 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     tables = [ranked] if published or len(shared[0]) > 1 else []
     if f"area.{lead}" not in (config.sweep.metric or f"area.{lead}"):  # otherwise the sweep's own table has it
         title, height = f"{lead} {BEYOND}, by task", f"area of {lead}"
-        tables.append(order_table(result["orders"], groups_of(scores), title, "setting", height, baseline))
+        tables.append(order_table(result["orders"], groups_of(scores), title, "setting", height, baselines))
     result["orders"]["published"] = published
-    result["by_length"] = orders_by_length(scores, baseline)
-    tables.append(length_table(result["by_length"], lead, baseline))
+    result["by_length"] = orders_by_length(scores, baselines)
+    tables.append(length_table(result["by_length"], lead, baselines))
     firsts: dict[str, FinishedCell] = {}
     for cell in done:
         firsts.setdefault(cell.setting, cell)

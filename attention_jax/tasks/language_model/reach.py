@@ -82,9 +82,9 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     del config
     scores = gather([(cell.setting, cell.group, cell.result) for cell in cells], _of_seed)
     done = {cell.setting: cell for cell in cells if cell.result["status"] != "diverged"}
-    trained = {name: cell.config.data.length for name, cell in done.items()}
-    baseline, measures = cells[0].baseline, list(_members(cells)[0]["curves"])
-    result = answer(scores, baseline) | {"by_length": orders_by_length(scores, baseline)}
+    trained = {(cell.setting, cell.group): cell.config.data.length for cell in cells}
+    baselines, measures = {cell.group: cell.baseline for cell in cells}, list(_members(cells)[0]["curves"])
+    result = answer(scores, baselines) | {"by_length": orders_by_length(scores, baselines)}
     lines = {name: _by_group(result["curves"], name, trained) for name in (*measures, *_named(PANELS))}
     drawn = [accuracy_figure(lines[name], name, folder, palette) for name in measures]
     if spread := _spread(lines):
@@ -92,7 +92,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     if frontier := _frontier(scores, done, measures[0]):
         result["frontier"] = frontier
         drawn.append(_frontier_figure(frontier, measures[0], folder))
-    differences = length_table(result["by_length"], measures[0], baseline)
+    differences = length_table(result["by_length"], measures[0], baselines)
     return Conclusion(result, drawn, [*(_length_table(lines[name], name) for name in measures), differences])
 
 
@@ -141,7 +141,7 @@ def _members(cells: Sequence[FinishedCell]) -> list[Mapping[str, Any]]:
 
 
 def _by_group(
-    curves: Mapping[str, Mapping[str, Any]], measure: str, trained: Mapping[str, int]
+    curves: Mapping[str, Mapping[str, Any]], measure: str, trained: Mapping[tuple[str, str], int]
 ) -> dict[str, dict[str, Line]]:
     """The lines of a measure by group and setting, of the settings that have it; the leading one has no name there."""
     found: dict[str, dict[str, Line]] = {}
@@ -150,7 +150,7 @@ def _by_group(
             parts = of_lead.get(measure, None if measure in _named(PANELS) else of_lead)
             if parts is not None:
                 line = (of_lead["length"], *(parts[part] for part in PARTS))
-                found.setdefault(group, {})[name] = by_times(line, trained[name])
+                found.setdefault(group, {})[name] = by_times(line, trained[name, group])
     return found
 
 

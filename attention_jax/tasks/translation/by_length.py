@@ -24,14 +24,14 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     if not is_one_bleu or all(cell.result["status"] == "diverged" for cell in cells):
         return Conclusion({"orders": {}}, [], [])
     scores = gather([(cell.setting, cell.group or TASK, cell.result) for cell in cells], _of_member)
-    baseline = cells[0].baseline
-    result = answer(scores, baseline)
+    baselines = {cell.group or TASK: cell.baseline for cell in cells}
+    result = answer(scores, baselines)
     caption = "BLEU by the source's length, means over seeds in their 95% intervals."
     drawn = panels(result["curves"], "bleu")
     path = folder / "bleu_by_length.png"
     xlabel, ylabel = "words of the source", "test BLEU"
     figure = length_curves(drawn, None, path, xlabel=xlabel, ylabel=ylabel, caption=caption, palette=palette)
-    table = order_table(result["orders"], groups_of(scores), "Test BLEU", "setting", "BLEU", baseline)
+    table = order_table(result["orders"], groups_of(scores), "Test BLEU", "setting", "BLEU", baselines)
     tables = [] if "test.bleu" in config.sweep.metric.replace(" ", "").split(",") else [table]
     return Conclusion(result, [figure], tables, leads=False)
 

@@ -36,3 +36,8 @@ def test_the_table_names_the_nearest_estimator_and_the_figure_is_drawn(tmp_path)
     assert [figure.path.is_file() for figure in told.figures] == [True]
     assert told.tables[0].note.endswith("Without those that diverged, failed or are missing (4 layers: seeds 0).")
     assert "Without" not in conclude(config, CELLS[:3], tmp_path, {}).tables[0].note
+
+
+def test_settings_of_one_depth_are_not_seeds_of_each_other(tmp_path):
+    wide = cell(1, (9.0,))._replace(setting="layers=1, width=64")
+    assert conclude(CELLS[0].config, [*CELLS, wide], tmp_path, {}).tables == []
