@@ -31,7 +31,14 @@ from attention_jax.tasks.translation import model
 from attention_jax.tasks.translation.by_length import conclude
 from attention_jax.tasks.translation.combining import require_combination
 from attention_jax.tasks.translation.lines import translate_lines
-from attention_jax.tasks.translation.measuring import HELD_OUT, bleu_tokens, measure, measure_split, split_of_files
+from attention_jax.tasks.translation.measuring import (
+    HELD_OUT,
+    bleu_tokens,
+    measure,
+    measure_split,
+    require_room_of_held_out,
+    split_of_files,
+)
 from attention_jax.tasks.translation.messages import tell_held_out, tell_import, tell_skipped
 from attention_jax.tasks.translation.opened import OpenedTranslator
 from attention_jax.tasks.translation.outputs import (
@@ -60,6 +67,7 @@ def together(session: Session, how: str) -> Together:
     require("sacrebleu")
     tell_import(session.corpus.meta)
     tell_held_out(session.corpus.meta, session.data)
+    require_room_of_held_out(session.programs.model, session.data, session.corpus)
     task = task_of(session)
     return Together(
         finish=functools.partial(finish, session, task.steps_per_epoch),

@@ -17,6 +17,7 @@ from attention_jax.modules.attention import (
     require_gates,
     require_layers,
 )
+from attention_jax.modules.embedding import Embedding
 from attention_jax.modules.logits import logits_layer, tied_logits
 from attention_jax.modules.normalization import Norm
 from attention_jax.modules.positions import PositionEncoding, QueryKeyPositions
@@ -67,7 +68,7 @@ class LanguageModel(Layered, kw_only=True):
 
     def setup(self):
         types = self.layer.types
-        self.embedding = nn.Embed(
+        self.embedding = Embedding(
             self.vocabulary, self.layer.width, embedding_init=nn.initializers.normal(self.layer.width**-0.5), **types
         )
         self.encoding = self.new_encoding()

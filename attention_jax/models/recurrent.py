@@ -20,6 +20,7 @@ from attention_jax.modules.attention import (
     require_gates,
     require_layers,
 )
+from attention_jax.modules.embedding import Embedding
 from attention_jax.modules.logits import logits_layer
 from attention_jax.modules.recurrent import RecurrentCell, RecurrentEncoder
 from attention_jax.modules.spec import AttentionSpec
@@ -135,13 +136,13 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         super().__post_init__()
 
     def setup(self):
-        self.source_embedding = nn.Embed(self.source_vocabulary, self.embedding, **self.types)
-        self.target_embedding = nn.Embed(self.target_vocabulary, self.embedding, **self.types)
+        self.source_embedding = Embedding(self.source_vocabulary, self.embedding, **self.types)
+        self.target_embedding = Embedding(self.target_vocabulary, self.embedding, **self.types)
         sizes = (self.cell, self.embedding, self.hidden, self.layers, self.bidirectional)
-        self.encoder = RecurrentEncoder(*sizes, **self.types)
+        self.encoder = RecurrentEncoder(*sizes, self.param_dtype)
         inputs = [self.embedding + self.feed_size, *[self.hidden] * (self.layers - 1)]
         self.cells = [
-            RecurrentCell(self.cell, size, self.hidden, **self.types, name=f"decoder_{layer}")
+            RecurrentCell(self.cell, size, self.hidden, self.param_dtype, name=f"decoder_{layer}")
             for layer, size in enumerate(inputs)
         ]
         if self.bidirectional:
@@ -300,20 +301,19 @@ class RecurrentTranslator(nn.Module, kw_only=True):
 
     def _advance(self, memory: Memory, with_weights: bool) -> Advance:
         """One decoder step with this memory, as a function of arrays."""
-        layers = tuple(cell.weights() for cell in self.cells)
+        layers, attend = tuple(cell.weights for cell in self.cells), self._attend(memory, with_weights)
         w_feed = layers[0].w_i[self.embedding :]  # rows for the features beside the word's embedding
-        attend, is_before = self._attend(memory, with_weights), self.attends != "after"
-        w_c = jnp.zeros(0) if is_before else self.w_c.astype(self.dtype)
+        is_before = self.attends != "after"
 
         def advance(state: DecoderState, word: Word) -> tuple[DecoderState, Output]:
             found = attend(state.layers[-1][0], word) if is_before else None
             feed = state.feed if found is None else found.values
-            gates = word.gates if feed is None else word.gates + feed @ w_feed
+            gates = word.gates if feed is None else word.gates + _times(feed, w_feed)
             advanced = stacked_step(self.cell, layers, state.layers, gates, word.layer_masks)
             hidden, feed = advanced[-1][0], None
             if found is None:
                 found = attend(hidden, word)
-                hidden = jnp.tanh(jnp.concatenate([found.values, hidden], axis=-1) @ w_c)
+                hidden = jnp.tanh(_times(jnp.concatenate([found.values, hidden], axis=-1), self.w_c))
                 feed = hidden if self.input_feeding else None
             return DecoderState(advanced, feed), Output(hidden, *found)
 
@@ -333,7 +333,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
                 memory.keys,
                 memory.values,
                 score=self._score._replace(apply=projected.apply),
-                score_params=projected.params,
+                score_params=tuple(array.astype(query.dtype) for array in projected.params),
                 normalize=self.normalize,
                 normalizer_params=tuple(sink.reshape(1, 1, 1) for sink in self.sinks),
                 mask=combine(known, near),
@@ -361,9 +361,9 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         return near_mask(centre, self.window, keys), relative
 
     def _projected(self) -> Projected:
-        found = self._score.projected(self.hidden, *(array.astype(self.dtype) for array in self.score_params))
+        found = self._score.projected(self.hidden, *self.score_params)
         if self._score.needs_equal_sizes and self.memory_size != self.hidden:
-            return found._replace(w_k=self.w_key.astype(self.dtype))
+            return found._replace(w_k=self.w_key)
         return found
 
     def _readout(self, output: Output, embedded: Array, dropout: Dropout | None) -> Float[Array, "... v"]:
@@ -386,7 +386,7 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         return Edit(of_head(edit.gate), of_head(edit.replaced), of_word(edit.weights), of_word(edit.outputs))
 
     def _gates_of(self, embedded: Float[Array, "... e"]) -> Float[Array, "... gh"]:
-        first: CellWeights = self.cells[0].weights()
+        first: CellWeights = self.cells[0].weights
         return first._replace(w_i=first.w_i[: self.embedding]).project(embedded)
 
 
@@ -397,4 +397,4 @@ def _replacement(edit: Edit) -> Replacement | None:
 
 
 def _times(x: Array, matrix: Array | None) -> Array:
-    return x if matrix is None else x @ matrix
+    return x if matrix is None else x @ matrix.astype(x.dtype)

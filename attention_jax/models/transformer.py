@@ -19,6 +19,7 @@ from attention_jax.modules.attention import (
     require_gates,
     require_layers,
 )
+from attention_jax.modules.embedding import Embedding
 from attention_jax.modules.families import PLAIN as PLAIN_FAMILY
 from attention_jax.modules.families import make_family
 from attention_jax.modules.logits import logits_layer, tied_logits
@@ -131,7 +132,9 @@ class Transformer(Layered, kw_only=True):
 
     def setup(self):
         width, types = self.layer.width, self.layer.types
-        embed = functools.partial(nn.Embed, features=width, embedding_init=nn.initializers.normal(width**-0.5), **types)
+        embed = functools.partial(
+            Embedding, features=width, embedding_init=nn.initializers.normal(width**-0.5), **types
+        )
         self.target_embedding = embed(num_embeddings=self.target_vocabulary)
         if self.shared != "all":
             self.source_embedding = embed(num_embeddings=self.source_vocabulary)
@@ -341,7 +344,7 @@ class Transformer(Layered, kw_only=True):
         )
         return self._logits(x, valid, dropout is not None), shown
 
-    def _embed(self, table: nn.Embed, tokens: Array, kind: str, positions: Array, dropout: Dropout | None) -> Array:
+    def _embed(self, table: Embedding, tokens: Array, kind: str, positions: Array, dropout: Dropout | None) -> Array:
         encoding = self.encoder_encoding if kind == "encoder" else self.decoder_encoding
         self._require_room(kind, tokens.shape[-1])
         x = table(tokens) * math.sqrt(self.layer.width)

@@ -89,7 +89,7 @@ class Recurrence(nn.Module):
     def setup(self):
         features = self.width if self.is_causal else self.width // 2
         sizes = ("gru", self.width, features, 1, not self.is_causal)
-        self.layer = RecurrentEncoder(*sizes, self.dtype, self.param_dtype)
+        self.layer = RecurrentEncoder(*sizes, self.param_dtype)
 
     def init_cache(self, batch: int, room: int) -> Held:
         """What is held of texts before their first token: a hidden state of zeros, of any room."""

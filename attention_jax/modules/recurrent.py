@@ -1,7 +1,6 @@
 """Linen shells that own the parameters of recurrent layers."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
@@ -11,12 +10,11 @@ from attention_jax.ops.recurrent import CELLS, CellWeights, State, recurrent
 
 
 class RecurrentCell(nn.Module):
-    """One layer's parameters; `weights()` gives them in `dtype`. An LSTM's forget gate starts open (bias 1)."""
+    """One layer's parameters, as they are stored. An LSTM's forget gate starts open (bias 1)."""
 
     cell: str
     inputs: int
     features: int
-    dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
 
     def setup(self):
@@ -28,10 +26,7 @@ class RecurrentCell(nn.Module):
         }
         if self.cell == "gru":
             shapes["candidate_bias"] = (nn.initializers.zeros, (self.features,))
-        self.stored = CellWeights(**{name: self.param(name, *rest, self.param_dtype) for name, rest in shapes.items()})
-
-    def weights(self) -> CellWeights:
-        return jax.tree.map(lambda array: array.astype(self.dtype), self.stored)
+        self.weights = CellWeights(**{name: self.param(name, *rest, self.param_dtype) for name, rest in shapes.items()})
 
     def _bias(self, key: Array, shape: tuple[int], dtype: DTypeLike) -> Array:
         del key
@@ -48,7 +43,6 @@ class RecurrentEncoder(nn.Module):
     features: int
     layers: int
     bidirectional: bool
-    dtype: DTypeLike = jnp.float32
     param_dtype: DTypeLike = jnp.float32
 
     def setup(self):
@@ -59,7 +53,6 @@ class RecurrentEncoder(nn.Module):
                     self.cell,
                     self.inputs if layer == 0 else directions * self.features,
                     self.features,
-                    self.dtype,
                     self.param_dtype,
                     name=f"layer_{layer}_{('forward', 'backward')[direction]}",
                 )
@@ -84,7 +77,7 @@ class RecurrentEncoder(nn.Module):
             if layer > 0:
                 x = drop(x, dropout.fold(layer) if dropout else None)
             runs = [
-                recurrent(self.cell, x, valid, cell.weights(), direction == 1, states[layer] if states else None)
+                recurrent(self.cell, x, valid, cell.weights, direction == 1, states[layer] if states else None)
                 for direction, cell in enumerate(cells)
             ]
             x = jnp.concatenate([outputs for outputs, _ in runs], axis=-1)

@@ -19,7 +19,10 @@ State = tuple[Float[Array, "*batch h"], ...]
 
 
 class CellWeights(NamedTuple):
-    """The weights of all G gates, side by side: `[D, G·H]`, `[H, G·H]`, `[G·H]`; and the GRU's second bias `[H]`."""
+    """The weights of all G gates, side by side: `[D, G·H]`, `[H, G·H]`, `[G·H]`; and the GRU's second bias `[H]`.
+
+    A step rounds them to the type of what they are multiplied with: gradients are sums over time in their own type.
+    """
 
     w_i: Float[Array, "d gh"]
     w_h: Float[Array, "h gh"]
@@ -28,7 +31,11 @@ class CellWeights(NamedTuple):
 
     def project(self, x: Float[Array, "... d"]) -> Float[Array, "... gh"]:
         """The input's part of the gates, W_i x + b, for any number of time steps."""
-        return jnp.add(*align_ranks(x @ self.w_i, self.bias))
+        return jnp.add(*align_ranks(x @ self.w_i.astype(x.dtype), self.bias.astype(x.dtype)))
+
+    def recur(self, hidden: Float[Array, "... h"]) -> Float[Array, "... gh"]:
+        """The state's part of the gates, W_h h."""
+        return hidden @ self.w_h.astype(hidden.dtype)
 
 
 def gru_step(state: State, gates: Float[Array, "*batch 3h"], weights: CellWeights) -> State:
@@ -38,10 +45,11 @@ def gru_step(state: State, gates: Float[Array, "*batch 3h"], weights: CellWeight
     """
     (hidden,) = state
     reset_in, update_in, candidate_in = jnp.split(gates, 3, axis=-1)
-    reset_h, update_h, candidate_h = jnp.split(hidden @ weights.w_h, 3, axis=-1)
+    reset_h, update_h, candidate_h = jnp.split(weights.recur(hidden), 3, axis=-1)
     reset = jax.nn.sigmoid(reset_in + reset_h)
     update = jax.nn.sigmoid(update_in + update_h)
-    candidate = jnp.tanh(candidate_in + reset * jnp.add(*align_ranks(candidate_h, weights.candidate_bias)))
+    bias = weights.candidate_bias.astype(hidden.dtype)
+    candidate = jnp.tanh(candidate_in + reset * jnp.add(*align_ranks(candidate_h, bias)))
     return (candidate + update * (hidden - candidate),)
 
 
@@ -51,7 +59,7 @@ def lstm_step(state: State, gates: Float[Array, "*batch 4h"], weights: CellWeigh
     Gers et al. 2000, §3. The gates are in the order i, f, g, o.
     """
     hidden, memory = state
-    enter, forget, candidate, output = jnp.split(gates + hidden @ weights.w_h, 4, axis=-1)
+    enter, forget, candidate, output = jnp.split(gates + weights.recur(hidden), 4, axis=-1)
     memory = jax.nn.sigmoid(forget) * memory + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
     return jax.nn.sigmoid(output) * jnp.tanh(memory), memory
 

@@ -18,6 +18,7 @@ POLL = 0.1  # seconds
 # Programs that are compiled at once: while Python traces one, XLA compiles others.
 SIDE_BY_SIDE = max(2, len(os.sched_getaffinity(0)) // 2) if hasattr(os, "sched_getaffinity") else 2
 Inspect = Callable[[Any], None]  # a compiled program
+Precision = str | None  # of matrix products: JAX's name for it
 _TRACING = threading.Lock()  # two threads that trace take longer than one after another
 _THREADS = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="compiling")
 
@@ -47,7 +48,7 @@ class Programs:
         The arguments may be shapes. `options` are jit's.
         """
         if key not in self._found:
-            self._found[key] = _THREADS.submit(self._compile, mesh, arguments, options)
+            self._found[key] = _THREADS.submit(self._compile, _precision(), mesh, arguments, options)
 
     def call(self, key: Hashable, *arguments: Any, mesh: Mesh | None = None, **options: Any) -> Any:
         """The function of the arguments, by the program of this key, which is compiled where it is not yet.
@@ -65,9 +66,9 @@ class Programs:
         """Compile nothing more of what was asked for, but what is called."""
         self._found = {key: found for key, found in self._found.items() if not found.cancel()}
 
-    def _compile(self, mesh: Mesh | None, arguments: tuple, options: dict[str, Any]) -> Any:
+    def _compile(self, precision: Precision, mesh: Mesh | None, arguments: tuple, options: dict[str, Any]) -> Any:
         with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
-            program = _made(jax.jit(self._function, **self._options, **options), *arguments)
+            program = _made(precision, jax.jit(self._function, **self._options, **options), *arguments)
         self._inspect(program)
         return program
 
@@ -80,7 +81,7 @@ class Rehearsals:
 
     def add(self, function: Any, *arguments: Any) -> None:
         """Have the program for these arguments, which may be shapes, compiled after those asked for before."""
-        self._asked.append(_THREADS.submit(_made, function, *arguments))
+        self._asked.append(_THREADS.submit(_made, _precision(), function, *arguments))
 
     def wait(self) -> None:
         """Wait until all are there. Raises Interrupted where a stop is asked for, and what a compilation raises."""
@@ -103,8 +104,13 @@ def compiled(lowered: Any) -> Any:
     return found.result()
 
 
-def _made(function: Any, *arguments: Any) -> Any:
-    with _TRACING:
+def _precision() -> Precision:
+    """That of this thread's matrix products, which another thread does not know."""
+    return jax.config.jax_default_matmul_precision
+
+
+def _made(precision: Precision, function: Any, *arguments: Any) -> Any:
+    with _TRACING, jax.default_matmul_precision(precision):
         lowered = function.lower(*arguments)
     return lowered.compile()
 

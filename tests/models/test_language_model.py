@@ -297,3 +297,17 @@ def test_a_table_refuses_longer_texts():
     module, variables = make("learned")
     with pytest.raises(ValueError, match=r"positions='learned': has positions for 12 tokens, not for 13"):
         module.apply(variables, jnp.zeros((1, 13), jnp.int32))
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_bfloat16_models_gradient_of_a_token_is_the_sum_over_all_of_its_places(is_tied):
+    """Of two thousand, of which bfloat16 would add up some hundreds."""
+    tokens = jnp.tile(jnp.array([3, 3, 3, 3, 5, 6]), (64, 8))
+
+    def gradient(dtype):
+        module, variables = make("rotary", is_tied=is_tied, dtype=dtype, max_length=48)
+        loss = lambda params: jnp.mean(module.apply({"params": params}, tokens)[..., 3])  # noqa: E731
+        return jax.jit(jax.grad(loss))(variables["params"])["embedding"]["embedding"][3]
+
+    full, half = gradient(jnp.float32), gradient(jnp.bfloat16)
+    np.testing.assert_allclose(half, full, atol=0.03 * np.abs(full).max())

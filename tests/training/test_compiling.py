@@ -125,3 +125,20 @@ def test_a_rehearsed_function_is_compiled_once_and_before_its_first_call():
     assert function(X).tolist() == [0, 2, 4]
     assert len(traced) == 1
     assert threading.current_thread() not in traced
+
+
+@pytest.mark.parametrize("is_rehearsed", [False, True])
+def test_a_thread_has_the_precision_of_who_asks_it(is_rehearsed):
+    seen, rehearsals = [], Rehearsals()
+
+    def product(x):
+        seen.append(jax.config.jax_default_matmul_precision)
+        return x
+
+    with jax.default_matmul_precision("highest"):
+        if is_rehearsed:
+            rehearsals.add(jax.jit(product), X)
+        else:
+            Programs(product).call("key", X)
+    rehearsals.wait()
+    assert seen == ["highest"]

@@ -41,3 +41,12 @@ def test_of_a_translator_the_decoders_own_attention_alone_is_causal():
     encoder = 4 * project + attend + feed
     decoder = 4 * project + causal(LENGTH) + 4 * project + attend + feed
     assert described(config).model_flops == 3 * 2 * ROWS * (encoder + decoder + LENGTH * WIDTH * VOCABULARY)
+
+
+@pytest.mark.parametrize("parts", [2, 4])  # of three rows, which a run fills up
+def test_micro_batches_of_any_number_are_described_with_the_rows_that_a_run_fills_up(parts):
+    config = nmt.get_config("bahdanau,embedded")
+    config.data.update({"batch_tokens": ROWS * LENGTH, "buckets": (LENGTH,)})
+    whole = described(config).flops
+    config.train.accumulate = parts
+    assert described(config).flops == pytest.approx(whole * 4 / ROWS, rel=0.05)

@@ -4,10 +4,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention_jax.data.corpus import Reference, Split
+from attention_jax.data.config import DataConfig
+from attention_jax.data.corpus import Corpus, Reference, Split
 from attention_jax.data.sentences import Sentences
 from attention_jax.data.tokenizers import EOS, WORD_RULES, split_words
 from attention_jax.errors import UserError
@@ -25,7 +27,14 @@ from attention_jax.evaluation.translation import (
     spaced,
 )
 from attention_jax.tasks.translation.session import Session
-from attention_jax.tasks.translation.translating import Trained, align, batches_of, encode, translate_texts
+from attention_jax.tasks.translation.translating import (
+    Trained,
+    align,
+    batches_of,
+    boundaries_of,
+    encode,
+    translate_texts,
+)
 
 HELD_OUT = ("validation", "test")
 SAMPLED = 512  # how many training pairs are measured
@@ -85,6 +94,14 @@ def measure_split(trained: Trained, split: Split, config: ConfigDict) -> SplitRe
         **(_alignment(align(trained, split.source, split.target), split) if programs.alignment else {}),
     }
     return SplitResult(numbers, hypotheses)
+
+
+def require_room_of_held_out(model: nn.Module, data: DataConfig, corpus: Corpus) -> None:
+    """Raise UserError where the model has no room for a held-out sentence, at which its training would be lost."""
+    for name in HELD_OUT if model.room is not None else ():
+        if name in corpus.splits:
+            texts = [reference.source for reference in corpus.splits[name].references]
+            boundaries_of(model, data.buckets, encode(corpus.source, texts))
 
 
 def training_nll(trained: Trained) -> float:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import numpy as np
 
 from attention_jax import stopping
@@ -107,6 +108,18 @@ def encode(tokenizer: Tokenizer, texts: Iterable[str]) -> Sentences:
     return Sentences.join([*tokenizer.encode(text), EOS] for text in texts)
 
 
+def boundaries_of(model: nn.Module, buckets: Sequence[int], *sides: Sentences) -> list[int]:
+    """The lengths that sentences are padded to. Raises UserError where the model has no room for the longest."""
+    longest = max(int(side.lengths.max(initial=0)) for side in sides)
+    boundaries, last = [buckets[0]], buckets[-1]
+    while boundaries[-1] < longest:
+        boundaries.append(min(2 * boundaries[-1], last) if boundaries[-1] < last else 2 * boundaries[-1])
+    if model.room is not None and model.room >= longest:
+        boundaries[-1] = min(boundaries[-1], model.room)
+    require_room(model, boundaries[-1])
+    return boundaries
+
+
 def _searched(trained: Trained, sources: Sentences) -> Batches:
     """The batches whose translations are searched for."""
     return batches_of(trained, sources, sources, beams=trained.programs.beams)
@@ -118,14 +131,7 @@ def batches_of(trained: Trained, source: Sentences, target: Sentences, *, beams:
     With `beams` of each sentence in memory a batch has as many tokens as without. However many pairs there are, a
     length has two shapes: that of full batches, and that of up to `FEW` pairs.
     """
-    longest = int(max(source.lengths.max(initial=0), target.lengths.max(initial=0)))
-    boundaries, last = [trained.data.buckets[0]], trained.data.buckets[-1]
-    while boundaries[-1] < longest:
-        boundaries.append(min(2 * boundaries[-1], last) if boundaries[-1] < last else 2 * boundaries[-1])
-    room = trained.programs.model.room
-    if room is not None and room >= longest:
-        boundaries[-1] = min(boundaries[-1], room)
-    require_room(trained.programs.model, boundaries[-1])
+    boundaries = boundaries_of(trained.programs.model, trained.data.buckets, source, target)
     most = FEW if len(source) <= FEW else EVALUATION_TOKENS
     buckets = make_buckets(source, target, boundaries, EVALUATION_TOKENS // beams)
     return in_order([bucket._replace(batch_size=min(bucket.batch_size, most)) for bucket in buckets])
