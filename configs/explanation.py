@@ -29,7 +29,7 @@ def get_config(variant="core"):
             "split": "test",
             **SIZES[variant],  # sentences; draws of random weights; the adversary's ε, and the steps of its search
             "learning_rate": 0.1,  # of the adversary
-            "precision": {"matmul": "default"},  # a run's own is taken for what it computes
+            "precision": {"matmul": "default"},  # of all that is computed here, whatever a run was trained with
             "population": POPULATION,
             "sweep": SWEEP,
         }

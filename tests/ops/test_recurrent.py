@@ -88,3 +88,19 @@ def gradients(loop, cell, reverse):
 
 def kept(loop, cell):
     return jax.tree.leaves(jax.vjp(looped(loop, cell, False), WEIGHTS[cell], X[0])[1])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_gradients_of_a_long_bfloat16_sequence_are_sums_over_time_in_the_weights_type(cell):
+    x, valid = jax.random.normal(KEYS[0], (8, 512, 3)).astype(jnp.bfloat16), jnp.ones((8, 512), bool)
+
+    @jax.jit
+    def gradient(weights, x):
+        loss = lambda w_h: jnp.mean(recurrent(cell, x, valid, weights._replace(w_h=w_h))[0].astype(jnp.float32))  # noqa: E731
+        return jax.grad(loss)(weights.w_h)
+
+    weights = jax.tree.map(lambda array: array / 4, WEIGHTS[cell])
+    full, half = gradient(weights, x.astype(jnp.float32)), gradient(weights, x)
+    early = gradient(jax.tree.map(lambda array: array.astype(jnp.bfloat16), weights), x)
+    error = lambda found: np.linalg.norm(found.astype(jnp.float32) - full) / np.linalg.norm(full)  # noqa: E731
+    assert error(half) < 0.02 < error(early)  # of weights that are rounded before the sequence is read
