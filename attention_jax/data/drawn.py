@@ -24,8 +24,7 @@ class Drawn(NamedTuple):
 
 
 def given_with_queries(asked: Int[Array, " Q"]) -> Bool[Array, " 2*Q"]:
-    """Which tokens of an output query, answer, query, answer, … are given: every query, and the answer to one that was
-    asked before, for it could be read off the output."""
+    """Which of query, answer, query, answer, … are given: every query, and the answer to one that was asked before."""
     is_same = asked[:, None] == asked[None]
     was_asked = jnp.any(is_same & jnp.tri(len(asked), k=-1, dtype=bool), axis=1)
     return jnp.stack([jnp.ones_like(was_asked), was_asked], axis=1).reshape(-1)

@@ -227,7 +227,7 @@ def _seeds(comparison: Comparison, row: Row) -> str:
 def _own(comparison: Comparison, row: Row) -> str:
     """A run's mean with its interval; over how many seeds, where runs have other numbers of them."""
     counts = {len(one.measured.values) for one in comparison.rows}
-    return f"{show(estimate(row.value))}" + (f" of {len(row.measured.values)} seeds" if len(counts) > 1 else "")
+    return show(estimate(row.value)) + (f" of {len(row.measured.values)} seeds" if len(counts) > 1 else "")
 
 
 def _line(comparison: Comparison, row: Row, contrasts: Sequence[str], tests: Sequence[str]) -> list[str]:

@@ -212,8 +212,8 @@ def drop_worst(sweep: Sweep, names: Sequence[str], step: int) -> None:
 def drop_cell(sweep: Sweep, name: str, step: int, last: Mapping[str, Any]) -> None:
     """Write the result of a cell that goes no further than a rung; `last` is the line that it was dropped by."""
     with _open_cell(sweep, name) as run:
-        result = finished(sweep.config_of(name), {"step": step, "last": last})
-        write_result(run.own, result | {"status": "dropped", "seconds": last["seconds"]})
+        result = finished(sweep.config_of(name), {"step": step, "last": last, "seconds": last["seconds"]})
+        _write_result(run, {**result, "status": "dropped"})
 
 
 def _worst(sweep: Sweep, names: Sequence[str], step: int) -> list[tuple[str, dict[str, Any]]]:
@@ -287,7 +287,7 @@ def _prepare(sweep: Sweep, name: str) -> None:
 
 
 def _write_result(run: Run, result: dict) -> None:
-    write_result(run.own, result | {"seconds": round(run.seconds(), 2)})
+    write_result(run.own, {"seconds": round(run.seconds(), 2)} | result)
 
 
 def _require_common(error: Exception) -> None:

@@ -16,7 +16,7 @@ from attention_jax.training.cost import Cost, cost, flops
 from attention_jax.training.hyper import rule_of, settled, traced
 from attention_jax.training.placement import Placement, make_mesh
 from attention_jax.training.state import Variables
-from attention_jax.training.step import Loss, Stepping, stepping_of, train_step
+from attention_jax.training.step import Loss, stepping_of, train_step
 
 
 class Layout(NamedTuple):
@@ -79,23 +79,12 @@ def description_of(
 ) -> Description:
     """One training step on a batch of shapes; `more` are dynamic values that are not the optimizer's."""
     rule, stepping = rule_of(config.optimizer), stepping_of(config.train)
-    hyper, batch = traced(settled(config.optimizer)) | {"key": jax.random.key(0), **more}, _filled(batch, stepping)
+    hyper = traced(settled(config.optimizer)) | {"key": jax.random.key(0), **more}
+    batch = _filled(batch, stepping.accumulate)
     blueprint = Blueprint(init, rule.optimizer, placement, bool(stepping.ema))
     state = blueprint.shapes()
     layout = Layout(blueprint, batch, hyper, config.mesh.to_dict(), stepping.accumulate)
     return Description(state.variables["params"], step_of(config, loss), (state, batch, hyper), layout)
-
-
-def _filled(batch: Any, stepping: Stepping) -> Any:
-    """The batch with as many rows as its micro-batches have, as a run fills it up."""
-    if stepping.accumulate == 1:
-        return batch
-
-    def of(leaf):
-        rows = leaf.shape[0] + -leaf.shape[0] % stepping.accumulate
-        return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype)
-
-    return jax.tree.map(of, batch)
 
 
 def step_of(config: ConfigDict, loss: Loss) -> Callable:
@@ -105,10 +94,14 @@ def step_of(config: ConfigDict, loss: Loss) -> Callable:
 
 def _rows_on(batch: Any, mesh: Mesh, parts: int) -> Any:
     devices = math.prod(mesh.shape[axis] for axis in ROWS)
-    sharding = NamedSharding(mesh, PartitionSpec(ROWS))
+    return _filled(batch, devices * parts, NamedSharding(mesh, PartitionSpec(ROWS)))
+
+
+def _filled(batch: Any, multiple: int, sharding: NamedSharding | None = None) -> Any:
+    """The shapes of a batch that is filled up to a multiple of so many rows, as a run does it."""
 
     def of(leaf):
-        rows = leaf.shape[0] + -leaf.shape[0] % (devices * parts)
+        rows = leaf.shape[0] + -leaf.shape[0] % multiple
         return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype, sharding=sharding)
 
     return jax.tree.map(of, batch)
