@@ -77,7 +77,7 @@ START = {
         "bahdanau": {
             "corpus": "tatoeba",
             "config": "configs/nmt.py:bahdanau,tatoeba_600",
-            "flags": ("--config.train.steps=10",),
+            "flags": ("--config.train.steps=10", "--config.train.log_every=1"),
         },
     },
 }

@@ -71,7 +71,7 @@ def get_config(variant="core"):
         raise ValueError(f"no variant {variant!r}: choose one of {', '.join(VARIANTS)}")
     config = runpy.run_path(str(POSITIONS))["get_config"]("core")
     config.experiment = "reach"
-    config.statistics = {"rows": 8}  # texts of each length whose weights are told; 0: none
+    config.statistics = {"rows": 64}  # texts of each length whose weights are told; 0: none
     for name, section in {"model": MODEL, "data": DATA}.items():
         config[name].update(section)
     for name, section in VARIANTS[variant].items():

@@ -22,6 +22,7 @@ from experiments import _results
 
 CLOCKS = {"seconds", "step_seconds", "tokens_per_second", "goodput"}
 ASKED = {"overrides", "seed", "seeds"}  # which is no finding
+NAMING = ("overrides", "seed", "group", "setting")
 SHOWN = 20
 
 
@@ -40,12 +41,16 @@ def main(argv: list[str]) -> None:
     both = compared(there, now)
     if not both or now["code"]["changed"]:
         sys.exit(f"error: {name}: {'the code has changes: commit them' if both else 'no number in common'}.")
+    gone = sum(key not in both for key, value in numbers(there) if not math.isnan(value))
     apart = {key: far for key, values in both.items() if (far := distance(*values))}
-    print(f"{name}: {len(both)} numbers, of which {len(both) - len(apart)} are the same to the last bit")
+    print(
+        f"{name}: {len(both)} numbers, of which {len(both) - len(apart)} are the same to the last bit; {gone} are gone"
+    )
     for key in sorted(apart, key=lambda key: -apart[key])[:SHOWN]:
         print(f"  {key}: {both[key][0]} there, {both[key][1]} now")
     short = [flag for flag in flags if flag.split("=")[0] not in {f"--config.{place}" for place in _results.LOCAL}]
-    found = {"numbers": len(both), "same": len(both) - len(apart), "furthest": max(apart.values(), default=0.0)}
+    found = {"numbers": len(both), "same": len(both) - len(apart), "gone": gone}
+    found["furthest"] = max(apart.values(), default=0.0)
     _results.write(name, kept | {"replayed": {"code": now["code"], "flags": short, **found}})
 
 
@@ -60,8 +65,8 @@ def run_by_both(commit: str, flags: Sequence[str], folder: Path) -> tuple[dict[s
     _started("git", "worktree", "add", "--quiet", "--detach", str(tree), commit, where=ROOT)
     try:
         found = []
-        for where in (tree, ROOT):
-            workdir = folder / f"run of {where.name}"
+        for name, where in (("there", tree), ("now", ROOT)):
+            workdir = folder / name
             _started(sys.executable, "launch.py", *flags, f"--workdir={workdir}", where=where)
             found.append(json.loads((workdir / "result.json").read_text(encoding="utf-8")))
         return found[0], found[1]
@@ -76,32 +81,37 @@ def _started(*command: str, where: Path) -> None:
 
 
 def compared(there: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Both values of every number that two results have."""
+    """Both values of whatever is a number in one of two results and stands in both: NaN where it is null."""
     theirs, ours = dict(numbers(there)), dict(numbers(now))
-    return {key: (theirs[key], ours[key]) for key in theirs if key in ours}
+    both = {key: (theirs[key], ours[key]) for key in theirs if key in ours}
+    return {key: values for key, values in both.items() if not all(map(math.isnan, values))}
 
 
 def distance(there: float, now: float) -> float:
-    """|there − now| over the larger of both; infinite where one of them alone is no number."""
-    if there == now or (math.isnan(there) and math.isnan(now)):
+    """|there − now| over the larger of both; infinite where one of them is no number."""
+    if there == now:
         return 0.0
     far = abs(there - now) / max(abs(there), abs(now))
     return math.inf if math.isnan(far) else far
 
 
 def numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a result, by where it stands; a sweep's cells by what they set."""
+    """Every number of a result by where it stands, NaN for null; a sweep's cells and rows by what they are of."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not {*name.split(".")} & (CLOCKS | ASKED):
                 yield from numbers(inner, f"{key}.{name}" if key else name)
     elif isinstance(value, list):
         for place, inner in enumerate(value):
-            is_cell = key == "cells"
-            what = json.dumps([inner["overrides"], inner.get("seed")], sort_keys=True) if is_cell else place
-            yield from numbers(inner, f"{key}[{what}]")
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield key, value
+            yield from numbers(inner, f"{key}[{_name_of(inner, place)}]")
+    elif value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        yield key, math.nan if value is None else value
+
+
+def _name_of(item: Any, place: int) -> int | str:
+    """What tells an item of a list from the others, wherever it stands: a cell's overrides, a row's setting."""
+    named = {name: item[name] for name in NAMING if name in item} if isinstance(item, Mapping) else {}
+    return json.dumps(named, sort_keys=True) if named else place
 
 
 if __name__ == "__main__":

@@ -74,7 +74,8 @@ def _shown(changed: list[str] | None, replayed: Mapping[str, Any] | None, files:
     if changed and replayed and changes(replayed["code"]["commit"], files) == []:
         others = f", the others within {replayed['furthest']:.0e}" if replayed["same"] < replayed["numbers"] else ""
         found = f"{replayed['same']} of {replayed['numbers']} numbers are the same{others}"
-        return f"changed; with {' '.join(replayed['flags'])} {found}"
+        gone = f", {replayed['gone']} are gone" if replayed.get("gone") else ""
+        return f"changed; with {' '.join(replayed['flags'])} {found}{gone}"
     if changed is None:
         return "not known: no such commit here"
     return f"changed: {shown(changed)}" if changed else "the same"

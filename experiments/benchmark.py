@@ -1,5 +1,6 @@
 """How fast the project's programs are, each measured in turn with other libraries at the same work."""
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -74,7 +75,9 @@ def measure(config: ConfigDict, run: Run) -> dict:
     """Every row of every part, told as it is found, and how cost grows; the tables are printed.
 
     A part that fails is told of, and the others are measured. After each part `table.md` has what was found so far.
+    What an earlier measurement left is removed: runs that are finished and corpora that are imported take no time.
     """
+    shutil.rmtree(run.subfolder("measured"))
     tools = Tools(run.subfolder("measured"), Peers(HOME / "experiments" / "_peers", config.peers), LAUNCHER, HOME)
     found: dict[str, list[dict]] = {"rows": [], "growths": []}
     for part in config.parts:

@@ -77,7 +77,7 @@ def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> lis
 
 
 def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list[Table]:
-    """The phase change and the end of training, and every head's score at the end."""
+    """The phase change and what the best checkpoint has, and every head's score in it."""
     del session, run
     flat = flatten(result)
     return [result_table(flat), head_table(result.get("members", [result]), config.seeds)]

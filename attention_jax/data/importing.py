@@ -28,7 +28,7 @@ from attention_jax.data.corpus import (
     read_texts,
     texts_file,
 )
-from attention_jax.data.digests import digest_of, import_once, write_meta
+from attention_jax.data.digests import digest_of, identity_of, import_once, write_meta
 from attention_jax.data.grammar import LANGUAGES
 from attention_jax.data.sentences import ArrayWriter, SentenceWriter
 from attention_jax.data.sources import READERS, BadLines, Pair, kind_of, read_pairs, require_files
@@ -56,7 +56,7 @@ def load_or_import(folder: Path, config: DataConfig, vocabularies: Path | None =
 def identify(config: DataConfig) -> str:
     """The identity of the config's data: a digest of its files, or the name of a data set."""
     files = require_files(config)
-    return digest_of(*files) if files else config.source
+    return identity_of(*files) if files else config.source
 
 
 def import_corpus(folder: Path, config: DataConfig, vocabularies: Path | None) -> None:

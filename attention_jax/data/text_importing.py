@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from attention_jax.data.config import TextConfig
-from attention_jax.data.digests import digest_of, import_once, write_meta
+from attention_jax.data.digests import digest_of, identity_of, import_once, write_meta
 from attention_jax.data.sentences import ArrayWriter
 from attention_jax.data.text import VOCABULARY, Counts, Text, TextSplit, open_split, open_text
 from attention_jax.data.text_sources import READERS, Chunk, files_of, has_documents, kind_of, read_text
@@ -53,7 +53,7 @@ def identify_text(config: TextConfig) -> str:
     """The identity of a text: a digest of its files, or its name. Raises UserError if a file is missing."""
     names = ("train", *(name for name in HELD_OUT if getattr(config, f"{name}_path")))
     files = [path for name in names for path in files_of(config, name)]
-    return digest_of(*files) if files else config.source if kind_of(config) == "tfds" else "embedded"
+    return identity_of(*files) if files else config.source if kind_of(config) == "tfds" else "embedded"
 
 
 def require_usable(config: TextConfig) -> None:

@@ -87,7 +87,8 @@ def moses_words(language: str) -> Callable[[str], list[str]]:
             "choose 'words'."
         )
     tokenizer = MosesTokenizer(lang=language)
-    return lambda text: tokenizer.tokenize(plain(text), escape=False)
+    unknown = re.escape(SPECIALS[UNK])  # one token, as it was when it was written
+    return lambda text: tokenizer.tokenize(plain(text), escape=False, protected_patterns=[unknown])
 
 
 def join_moses_words(language: str) -> Callable[[Sequence[str]], str]:

@@ -48,10 +48,7 @@ def _run(command: Sequence[str], started: float, argv: list[str]) -> None:
     if "distributed" in config:
         hosts.join(config.distributed, flags.PROCESS.value, flags.PROCESSES.value)
     mode = _mode(config, workdir)
-    if flags.TOPOLOGY.value and mode != "compile":
-        raise UserError(f"--topology: is for --mode=compile, and this is {mode}.")
-    if flags.DEBUG_NANS.value and mode != "train":
-        raise UserError(f"--debug_nans: is for --mode=train, and this is {mode}: train the cell or run in question.")
+    flags.require_read(mode)
     set_up(config.precision)
     if asked is None or _is_stored():
         stored.require_own(workdir, stored.config_of(workdir))  # without what overrides it

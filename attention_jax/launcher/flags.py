@@ -73,6 +73,17 @@ OWN = (
     PROFILE,
     DEBUG_NANS,
 )
+READ_BY = {  # flags of some modes alone
+    INPUT: ("translate", "generate", "evaluate"),
+    REFERENCE: ("evaluate",),
+    OUTPUT: ("translate", "generate", "compare", "prepare"),
+    ATTENTION: ("translate",),
+    SWEEP: ("sweep", "plan"),
+    TOPOLOGY: ("compile",),
+    VERBOSE: ("describe",),
+    PROFILE: ("train",),
+    DEBUG_NANS: ("train",),
+}
 HELP = ("--help", "-help", "-h", "--helpshort")
 
 ABOUT = """\
@@ -125,6 +136,13 @@ def _require_texts(argv: list[str]) -> None:
             raise UserError(f"{arg}: not UTF-8, as names in a run's files must be. Rename it.") from None
     if "" in _values(argv, "--workdir"):
         raise UserError("--workdir=: empty: name a folder, or leave the flag out.")
+
+
+def require_read(mode: str) -> None:
+    """Raise UserError where a flag is given that the mode does not read."""
+    for flag, modes in READ_BY.items():
+        if mode not in modes and flag.value != flag.default:
+            raise UserError(f"--{flag.name}: is for --mode={' or '.join(modes)}, and this is {mode}.")
 
 
 def config_name() -> tuple[str, str]:

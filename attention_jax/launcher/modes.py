@@ -58,7 +58,7 @@ def train(experiment: Experiment, request: Request) -> None:
             trained, made = run, _made_now(config, code)
             if run.seeds_before:
                 _tell_other_code(run, config, code)
-                trained = gain_seeds(config, run, together)
+                trained = gain_seeds(config, run, together, made)
             trained.makers = [made]
             train_run(config, trained, together)
             before = [run.result() or {}] if run.seeds_before else []
@@ -258,8 +258,10 @@ def _require_one_run(request: Request, mode: str) -> None:
 
 
 def _require_folders(**outputs: str) -> None:
-    """Raise UserError where there is no folder for a file that is to be written."""
+    """Raise UserError where there is no folder for a file that is to be written, or it is a folder itself."""
     for flag, path in outputs.items():
+        if path and Path(path).is_dir():
+            raise UserError(f"--{flag}={path}: is a folder: name a file.")
         if not Path(path).parent.is_dir():
             raise UserError(f"--{flag}={path}: there is no folder {Path(path).parent}.")
 
@@ -276,13 +278,13 @@ def _open_unlocked(experiment: Experiment, request: Request, ignoring: str) -> t
 def _write_out(pieces: Iterator[str], output: str) -> None:
     """Write text to standard output as it comes, or to a file whole."""
     path = Path(output)
-    if output == "-":
+    if output in ("-", "/dev/stdout"):
         for piece in pieces:
             write(piece)
     elif path.exists() and not path.is_file():  # a device or a pipe
         path.write_text("".join(pieces), encoding="utf-8")
     else:
-        write_whole(path, "".join(pieces))
+        write_whole(path.resolve(), "".join(pieces))  # a link stays, and what it leads to is written
 
 
 def _evaluate_text(experiment: Experiment, request: Request, run: Run) -> dict:

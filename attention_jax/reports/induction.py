@@ -22,16 +22,17 @@ ROWS = {
 
 
 def result_table(result: Flat) -> Table:
-    """The end of training and the dates of what rose, with intervals over seeds."""
+    """What the best checkpoint has, and the dates of what rose, with intervals over seeds."""
     note = (
-        "A score is the weight on tokens that followed the same token before, in random tokens that repeat once. A "
-        "gain is the loss a tenth into a row minus that at its end. Steps are in the middle between two evaluations."
+        "Loss, score and gain are of the checkpoint that config.train.best_by chose. A score is the weight on tokens "
+        "that followed the same token before, in random tokens that repeat once. A gain is the loss a tenth into a row "
+        "minus that at its end. Steps are in the middle between two evaluations."
     )
     return Table(title_of(result), ("", "value"), [(name, estimate(result, key)) for name, key in ROWS.items()], note)
 
 
 def head_table(members: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Table:
-    """Every head's score at the end, a row a head and a column a seed: heads of two seeds have nothing in common."""
+    """Every head's score in the best checkpoint, a column a seed: heads of two seeds have nothing in common."""
     scores = [
         {
             (layer, head): score

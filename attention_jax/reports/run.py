@@ -33,6 +33,12 @@ def facts_of(config: Flat, result: Flat) -> dict[str, str]:
     return {name: text for name, text in told.items() if text}
 
 
+LAST = (
+    "The loss in training is that of the last steps, with dropout and label smoothing; all else is measured without, "
+    "and of the model that is kept: the best checkpoint, unless the config says otherwise."
+)
+
+
 def headline_table(result: Flat, names: Mapping[str, str], splits: Sequence[str]) -> Table:
     """A row a metric, `{"BLEU": "bleu", …}`, a column a split, with intervals over seeds; unknown ones are left out."""
     splits = [split for split in splits if any(f"{split}.{name}" in result for name in names.values())]
@@ -41,7 +47,7 @@ def headline_table(result: Flat, names: Mapping[str, str], splits: Sequence[str]
         for label, name in names.items()
         if any(f"{split}.{name}" in result for split in splits)
     ]
-    return Table(title_of(result), ("", *splits), rows)
+    return Table(title_of(result), ("", *splits), rows, LAST if "train.loss" in result else "")
 
 
 def title_of(result: Flat, what: str = "Result") -> str:

@@ -22,17 +22,12 @@ from attention_jax.runs.source import read_source
 ROOT = Path(__file__).resolve().parent.parent.parent
 # What reads finished runs, or starts them, and makes none of their numbers.
 READERS = (
-    *(
-        "attention_jax/launcher/*",
-        "attention_jax/sweeps/*",
-        "attention_jax/reports/*",
-        "attention_jax/tasks/*opened.py",
-        "attention_jax/tasks/*messages.py",
-    ),
+    *("attention_jax/launcher/*", "attention_jax/reports/*", "attention_jax/tasks/*messages.py"),
     *("attention_jax/evaluation/comparison.py", "attention_jax/evaluation/by_group.py"),
     *("attention_jax/stopping.py", "attention_jax/runs/provenance.py", "attention_jax/runs/taking.py"),
     *("attention_jax/training/progress.py", "attention_jax/terminal.py"),
 )
+OPENED = "attention_jax/tasks/*opened.py"  # what an experiment hands out of its runs; others measure with it
 COMMIT = re.compile(r"[0-9a-f]{4,64}")
 INSTALLED = ("site-packages", "dist-packages")
 STANDARD = Path(sysconfig.get_path("stdlib"))
@@ -54,41 +49,49 @@ class Code(NamedTuple):
     files: Mapping[str, str]
 
 
-def imported(*modules: str, without: tuple[str, ...] = ()) -> dict[str, Path]:
+def imported(*modules: str) -> dict[str, Path]:
     """The files that modules import, and what those import, each by its name: attention_jax/ops/scoring.py.
 
     A file is the one that Python runs. Followed are this package, the modules' own packages, and all that is neither
-    installed nor of the standard library: what lies in the checkout, the working folder or on PYTHONPATH. Files whose
-    names match one of `without` are left out, and what they alone import; `modules` themselves never are.
+    installed nor of the standard library: what lies in the checkout, the working folder or on PYTHONPATH.
     """
-    return {name: file for name, (file, _) in _followed(modules, without).items()}
+    return {name: file for name, (file, _) in _followed(modules, without_readers=False).items()}
 
 
-def _followed(modules: Sequence[str], without: tuple[str, ...]) -> dict[str, tuple[Path, Said]]:
-    """What `imported` says, each file with what it was read to say."""
+def _followed(modules: Sequence[str], without_readers: bool) -> dict[str, tuple[Path, Said]]:
+    """What `imported` says, each file with what it was read to say.
+
+    Readers are left out where that is asked, and what they alone import; `modules` themselves never are.
+    """
     packages = {"attention_jax", *(module.partition(".")[0] for module in modules)}
     found: dict[str, tuple[Path, Said]] = {}
-    waiting, met = list(modules), set()
+    waiting, met = [(module, False) for module in modules], set()
     while waiting:
-        for module in _with_packages(waiting.pop()):
-            if module in met:
+        asked, is_handed_out = waiting.pop()
+        for module in _with_packages(asked):
+            if (module, is_handed_out) in met:
                 continue
-            met.add(module)
+            met.add((module, is_handed_out))
             file, _ = _place_of(module)
             if file is None or not (module.partition(".")[0] in packages or _is_own(file)):
                 continue
             name = module.replace(".", "/") + ("/__init__.py" if file.name == "__init__.py" else ".py")
-            is_left_out = module not in modules and any(fnmatch.fnmatch(name, pattern) for pattern in without)
-            if name not in found and not is_left_out:
+            is_reader = module not in modules and _is_reader(name, is_handed_out)
+            if name not in found and not (without_readers and is_reader):
                 found[name] = file, _read(file, _package_of(module, file))
-                waiting += found[name][1].imports
+                waiting += [(one, "experiments/" in name) for one in found[name][1].imports]
     return dict(sorted(found.items()))
+
+
+def _is_reader(name: str, is_handed_out: bool) -> bool:
+    readers = (*READERS, OPENED) if is_handed_out else READERS
+    return any(fnmatch.fnmatch(name, pattern) for pattern in readers)
 
 
 @functools.cache
 def code_of(*modules: str) -> Code:
     """The code, as it is now, that makes the numbers of a run of some modules; what reads finished runs is left out."""
-    files = _followed(modules, READERS)
+    files = _followed(modules, without_readers=True)
     digests = {name: said.digest for name, (_, said) in files.items()}
     return Code(_digest(repr(sorted(digests.items()))), digests)
 

@@ -84,6 +84,8 @@ class Run:
 
     def rewind(self, record: Mapping[str, Any] | None) -> None:
         """Write metrics.jsonl as a checkpoint kept it, None: without a line; the resumed run goes on from there."""
+        if record is None:
+            self.begin()
         reached = max((line["seconds"] for line in self.metrics()), default=0.0)
         self._lines = [] if record is None else list(record["metrics"])
         write_whole(self.own / "metrics.jsonl", "".join(map(_line, self._lines)))
@@ -146,11 +148,12 @@ class Run:
                 writer.close()
 
     def become_longer(self, config: ConfigDict) -> None:
-        """Be the run of a config with more steps: where there are checkpoints, once it has a line or one of its own."""
-        reached = steps_in(self.checkpoints)
-        self._becomes = max(reached, default=-1), to_json(config)
-        if not reached:
-            self._become_longer(0)
+        """Be the run of a config with more steps once it has a line or a checkpoint of its own, or begins anew."""
+        self._becomes = max(steps_in(self.checkpoints), default=-1), to_json(config)
+
+    def begin(self) -> None:
+        """Go on with nothing of what was trained here: a run that is to be longer is it from now on."""
+        self._become_longer(0)
 
     def _become_longer(self, step: int) -> None:
         """Be it now, unless it is still at the step that it had reached."""
@@ -260,8 +263,12 @@ def refuse_other(path: Path, stored: ConfigDict, config: ConfigDict, extend: boo
 def _gains_seeds(path: Path, stored: ConfigDict, config: ConfigDict) -> bool:
     """Whether a config has more seeds than that of a finished run, and differs in nothing else."""
     is_more = len(config.seeds) > len(stored.seeds) > 0 and config.seeds[: len(stored.seeds)] == stored.seeds
-    changed = [key for key in _differences(stored, config) if key.partition(".")[0] not in WHERE]
-    return is_more and (path / "result.json").exists() and changed == ["seeds"]
+    return is_more and (path / "result.json").exists() and what_differs(stored, config) == ["seeds"]
+
+
+def what_differs(stored: ConfigDict, config: ConfigDict) -> list[str]:
+    """The keys in which two configs of one run must not differ, and do: it may go on elsewhere."""
+    return [key for key in _differences(stored, config) if key.partition(".")[0] not in WHERE]
 
 
 def read_config(path: Path) -> ConfigDict | None:

@@ -9,26 +9,29 @@ moment the same command goes on, and any other finds the one run or the other.
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from attention_jax.files import write_whole
 from attention_jax.runs.experiment import Together
-from attention_jax.runs.folder import Run, read_config, to_json
+from attention_jax.runs.folder import Run, read_config, to_json, what_differs
 from attention_jax.runs.taking import discard, joined_in
 from attention_jax.runs.training import Member, open_checkpoints, train_run
 from attention_jax.training.clock import Clock
 from attention_jax.training.loop import Trainer
+from attention_jax.training.progress import tell
 from attention_jax.training.saved import BEST
 
 
-def gain_seeds(config: ConfigDict, run: Run, together: Together) -> Run:
+def gain_seeds(config: ConfigDict, run: Run, together: Together, made: Mapping[str, Any]) -> Run:
     """Train the seeds that a finished run lacks; the run of all of `config.seeds`, trained and not yet measured.
 
+    `made` is the code, device and versions of this process, which go beside those of earlier ones that trained them.
     Raises UserError where the loss is not finite, Interrupted where asked to stop; the run itself stays what it was.
     """
-    extra = _train(config, run, together)
+    extra = _train(config, run, together, made)
     joined = Run(joined_in(run.path), time.perf_counter())
     shutil.rmtree(joined.path, ignore_errors=True)  # of a kill: no result tells that it is whole
     joined.path.mkdir()
@@ -40,14 +43,18 @@ def gain_seeds(config: ConfigDict, run: Run, together: Together) -> Run:
     return Run(joined.path, time.perf_counter(), run.profile is not None)  # goes on from what was joined
 
 
-def _train(config: ConfigDict, run: Run, together: Together) -> Run:
+def _train(config: ConfigDict, run: Run, together: Together, made: Mapping[str, Any]) -> Run:
     """The new seeds, trained in a folder of their own."""
     own, more = _with_seeds(config, config.seeds[len(run.seeds_before) :]), run.path / "more"
-    if read_config(more) != own:
-        discard(more)  # other seeds were begun, and given up
+    begun = read_config(more)
+    if begun is not None and (changed := what_differs(begun, own)):
+        tell(f"{more}: other seeds were begun here ({', '.join(changed)} differ): they are given up")
+    if begun is None or changed:
+        discard(more)
     more.mkdir(exist_ok=True)
     write_whole(more / "config.json", to_json(own))
     extra = Run(more, time.perf_counter())
+    extra.makers = [dict(made)]
     try:
         train_run(own, extra, together)
     finally:
@@ -74,7 +81,8 @@ def _join(run: Run, extra: Run, joined: Run, trainer: Trainer, both: Sequence[Co
     clock = Clock()
     for earlier in (extra.clock.seconds, {name: part * spent for name, part in result.get("goodput", {}).items()}):
         clock.go_on(earlier)
-    joined.rewind({"metrics": every, "seconds": spent + extra.seconds(), "clock": clock.seconds})
+    spent += extra.seconds()
+    joined.rewind({"metrics": every, "seconds": spent, "clock": clock.seconds, "makers": extra.makers})
     states = []
     for one, config in zip((run, extra), both, strict=True):
         members = [Member(config, one, seed) for seed in config.seeds]

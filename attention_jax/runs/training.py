@@ -98,7 +98,7 @@ def train_run(config: ConfigDict, run: Run, together: Together) -> None:
     the loss is not finite, Interrupted where asked to stop.
     """
     if (trainer := together.trainer) is None:
-        return
+        return run.begin()
     timetable, members = trainer.timetable, [Member(config, run, seed) for seed in config.seeds]
     profiler = Profiler(run.profile)
 

@@ -178,6 +178,17 @@ def test_a_text_is_told_by_its_files(there, tmp_path):
     assert identify_text(config(tmp_path, "many")) != before
 
 
+def test_a_text_that_moves_from_one_file_to_the_next_makes_them_another_text(tmp_path):
+    """What was trained on is then held out, though the files together say what they said."""
+    asked = BASE._replace(source="text", path=str(tmp_path), train_path="a.txt", validation_path="b.txt")
+    found = []
+    for cut in (4, 8):
+        for name, part in (("a.txt", "one two three"[:cut]), ("b.txt", "one two three"[cut:])):
+            (tmp_path / name).write_text(part)
+        found.append(identify_text(asked))
+    assert found[0] != found[1]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -114,6 +114,10 @@ def test_a_small_corpus_has_fewer_pieces_and_one_that_cannot_hold_its_letters_is
         SubwordTokenizer.train(LINES, kind, 6)
 
 
+def test_an_unknown_word_is_one_token_of_moses_too():
+    assert moses_words("en")("a <unk> man.") == ["a", "<unk>", "man", "."]
+
+
 def test_spacys_rules_split_as_the_published_protocol_does():
     pytest.importorskip("spacy", reason="spaCy is optional")
     words = spacy_words("en")

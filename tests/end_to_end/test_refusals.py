@@ -166,7 +166,13 @@ def test_flags_that_say_nothing(launcher, tmp_path):
     assert_refused(launcher.run(tmp_path / "w", "--mode=evaluate"), "no run here")
     assert_refused(launcher.run(tmp_path / "w", "--mode=trian"), "--mode=trian", "train|evaluate")
     assert_refused(launcher.run(tmp_path / "w", "stray"), "stray: not a flag")
-    assert_refused(launcher.run(tmp_path / "w", "--mode=sweep", "--debug_nans"), "--debug_nans: is for --mode=train")
+    for flags, told in {
+        ("--mode=sweep", "--debug_nans"): "--debug_nans: is for --mode=train, and this is sweep.",
+        ("--sweep=models",): "--sweep: is for --mode=sweep or plan, and this is train.",
+        ("--mode=evaluate", "--output=out.txt"): "--output: is for --mode=translate or generate or compare or prepare",
+        ("--mode=translate", "--reference=ref.txt"): "--reference: is for --mode=evaluate, and this is translate.",
+    }.items():
+        assert_refused(launcher.run(tmp_path / "w", *flags), told)
     assert not (tmp_path / "w").exists()
 
 
@@ -290,6 +296,8 @@ def test_nothing_to_translate(finished, tmp_path):
     absent = tmp_path / "absent" / "out.txt"
     process = launcher.run(folder, "--mode=translate", f"--output={absent}", config="")
     assert_refused(process, f"--output={absent}: there is no folder {absent.parent}")
+    process = launcher.run(folder, "--mode=translate", f"--output={tmp_path}", config="")
+    assert_refused(process, f"--output={tmp_path}: is a folder: name a file.")
     process = launcher.run(folder, "--mode=translate", "--config.train.steps=7", config="")
     assert_refused(process, "train.steps: 40 there, 7 now")
     process = launcher.run(tmp_path / "w", "--mode=translate", "--config.evaluate.beams=2", config="")

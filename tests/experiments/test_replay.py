@@ -22,13 +22,18 @@ def changed(**sections):
 
 def test_numbers_that_both_have_are_compared_and_clocks_are_not():
     both = _replay.compared(THERE, changed(seconds=9.0, code={"commit": "def5678", "changed": False}, more={"x": 1}))
-    assert len(both) == 6  # a loss, two rows of two, a cell's loss
+    assert len(both) == 5  # a loss, two rows of two of which one is a number in neither, a cell's loss
     both = _replay.compared(THERE, changed(train={"loss": 0.5000000000000001}))
     assert both["train.loss"] == (0.5, 0.5000000000000001)
     assert _replay.distance(*both["train.loss"]) == pytest.approx(2e-16, rel=0.2)
     assert _replay.distance(-1.0, 3.0) == pytest.approx(4 / 3)
-    assert _replay.distance(0, -0.0) == _replay.distance(np.nan, np.nan) == 0
-    assert _replay.distance(np.nan, 1.0) == np.inf
+    assert _replay.distance(0, -0.0) == 0
+
+
+def test_what_is_no_number_any_more_is_infinitely_far_from_the_number_that_it_was():
+    """A result has null for it."""
+    both = _replay.compared(THERE, changed(train={"loss": None}))
+    assert _replay.distance(*both["train.loss"]) == np.inf
 
 
 def test_cells_are_compared_by_what_they_set_wherever_they_stand():
@@ -37,6 +42,12 @@ def test_cells_are_compared_by_what_they_set_wherever_they_stand():
     assert all(repr(there) == repr(now) for there, now in both.values())
     (key,) = (key for key in both if key.endswith("metrics.loss"))
     assert '{"a": 1}' in key
+
+
+def test_rows_of_an_order_are_compared_by_their_setting_wherever_they_stand():
+    first, second = ({"group": "", "setting": name, "difference": value} for name, value in (("a", 0.0), ("b", 0.5)))
+    both = _replay.compared(*({"orders": {"loss": rows}} for rows in ([first, second], [second, first])))
+    assert sorted(both.values()) == [(0.0, 0.0), (0.5, 0.5)]
 
 
 @pytest.fixture
@@ -66,11 +77,11 @@ def kept(tmp_path, monkeypatch):
 
 def test_an_answer_says_how_near_todays_code_comes_without_places_of_this_machine(kept):
     path, replay, started = kept
-    now = changed(train={"loss": 0.4}, code={"commit": "def5678", "changed": False, "version": "0" * 12})
+    now = changed(train={"loss": 0.4}, code={"commit": "def5678", "changed": False, "version": "0" * 12}, cells=[])
     replay(THERE, now, "--config.train.steps=20", "--config.data.path=/home/me/fra.txt")
     found = json.loads(path.read_text())["replayed"]
     assert found.pop("furthest") == pytest.approx(0.2)
-    assert found == {"code": now["code"], "flags": ["--config.train.steps=20"], "numbers": 6, "same": 5}
+    assert found == {"code": now["code"], "flags": ["--config.train.steps=20"], "numbers": 4, "same": 3, "gone": 1}
     (first, second) = (command[2:-1] for command in started if command[1] == "launch.py")
     flags = ["--config.seeds=(0,1)", "--config.train.steps=20", "--config.data.path=/home/me/fra.txt"]
     assert [*first] == [*second] == ["--config=configs/nmt.py", *flags]
@@ -104,7 +115,7 @@ def test_what_is_listed_says_how_near_changed_code_comes(monkeypatch):
     monkeypatch.setattr(_results, "changes", lambda commit, files: [] if commit == "def5678" else ["a.py"])
     said = _results._shown(["a.py"], replayed, ())
     assert said == "changed; with --config.draws=2 7 of 7 numbers are the same"
-    said = _results._shown(["a.py"], replayed | {"same": 5, "furthest": 0.0002}, ())
-    assert said == "changed; with --config.draws=2 5 of 7 numbers are the same, the others within 2e-04"
+    said = _results._shown(["a.py"], replayed | {"same": 5, "furthest": 0.0002, "gone": 3}, ())
+    assert said == "changed; with --config.draws=2 5 of 7 numbers are the same, the others within 2e-04, 3 are gone"
     monkeypatch.setattr(_results, "changes", lambda commit, files: ["a.py"])
     assert _results._shown(["a.py"], replayed, ()) == "changed: a.py"

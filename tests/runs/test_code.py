@@ -173,6 +173,18 @@ def test_what_reads_or_starts_runs_is_no_code_of_theirs(name):
     assert {f"experiments/{name}.py", "attention_jax/runs/training.py"} <= set(files)
 
 
+@pytest.mark.parametrize(
+    ("name", "makers"),
+    [
+        ("search", {"attention_jax/sweeps/regret.py", "attention_jax/sweeps/study.py"}),
+        ("explanation", {"attention_jax/tasks/translation/opened.py", "attention_jax/tasks/opened.py"}),
+        ("heads", {"attention_jax/tasks/opened.py"}),
+    ],
+)
+def test_what_measures_finished_runs_is_code_of_the_experiments_that_measure_with_it(name, makers):
+    assert makers <= set(code.code_of(f"experiments.{name}").files)
+
+
 def test_what_trains_the_cells_of_a_sweep_needs_nothing_else_of_its_room():
     """It alone of the room is their code."""
     text = (ROOT / "attention_jax/sweeps/population.py").read_text(encoding="utf-8")

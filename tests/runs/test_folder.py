@@ -65,7 +65,11 @@ def test_only_the_number_of_steps_may_be_raised_and_the_run_is_unfinished_once_i
         pass
     assert Run(tmp_path / "w", 0).result() == FINISHED
     shutil.copytree(tmp_path / "w", tmp_path / "untrained")
-    with open_once(tmp_path / "untrained", longer, extend=True) as run:  # nothing says later that it has more
+    with pytest.raises(UserError, match="no data"), open_once(tmp_path / "untrained", longer, extend=True):
+        raise UserError("no data")
+    assert Run(tmp_path / "untrained", 0).result() == FINISHED
+    with open_once(tmp_path / "untrained", longer, extend=True) as run:  # it has no checkpoint to go on from
+        run.rewind(None)
         assert run.result() is None
     assert read_config(tmp_path / "untrained") == longer
     for step in (0, 10):

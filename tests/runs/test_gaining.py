@@ -18,6 +18,7 @@ from attention_jax.errors import UserError
 from attention_jax.evaluation.statistics import over_seeds
 from attention_jax.launcher import modes
 from attention_jax.ops.losses import squared_error
+from attention_jax.runs import gaining
 from attention_jax.runs.experiment import Experiment, Request, Together
 from attention_jax.runs.folder import read_config
 from attention_jax.runs.training import trainer_of
@@ -219,6 +220,28 @@ def test_seeds_of_other_code_are_told_of_and_the_result_says_what_made_each(tmp_
     assert "jax 0.0.1" in page
     launch(experiment, path, 0, 1, 2, 3)
     assert json.loads((path / "result.json").read_text())["code"] == joined["code"]
+
+
+def test_seeds_that_were_begun_go_on_elsewhere_and_say_what_trained_them_before(tmp_path, monkeypatch, capsys):
+    experiment, path, made_now = toy(True), tmp_path / "run", modes._made_now
+
+    def join(*asked):
+        raise Kill
+
+    def launch_on(device, *seeds, **mesh):
+        monkeypatch.setattr(modes, "_made_now", lambda *asked: made_now(*asked) | {"device": device})
+        config = ConfigDict(config_of(*seeds).to_dict())
+        config.mesh.update(mesh)
+        modes.MODES["train"](experiment, Request(config.lock(), path, time.perf_counter(), False))
+
+    launch_on("first", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(gaining, "_join", join)
+        with pytest.raises(Kill):
+            launch_on("second", 0, 1)
+    launch_on("third", 0, 1, data=1, fsdp=-1)
+    assert "given up" not in capsys.readouterr().err
+    assert json.loads((path / "result.json").read_text())["device"] == ["first", "second", "third"]
 
 
 @pytest.fixture

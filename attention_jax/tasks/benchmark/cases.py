@@ -13,20 +13,23 @@ from ml_collections import ConfigDict
 from attention_jax.data.tokenizers import BOS
 from attention_jax.models import TRANSLATORS
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.placement import LAYERS, PLACEMENTS
 from attention_jax.tasks.benchmark.pairs import random_pairs, random_words
 from attention_jax.tasks.language_model import model as texts
 from attention_jax.tasks.translation import model as translation
+from attention_jax.training.placement import Placement
 from attention_jax.training.state import Variables
 from attention_jax.training.step import Loss
 
 
 class Learner(NamedTuple):
-    """A model, what makes its variables, its loss, and its rows, `[rows, length]` each."""
+    """A model, what makes its variables, its loss, its rows, `[rows, length]` each, and where its parameters lie."""
 
     model: nn.Module
     init: Callable[[jax.Array], Variables]
     loss: Loss
     table: dict[str, np.ndarray]
+    placement: Placement
 
 
 def learner_of(case: ConfigDict) -> Learner:
@@ -34,10 +37,11 @@ def learner_of(case: ConfigDict) -> Learner:
     if case.model.name == "language_model":
         writer = LanguageModel.of(vocabulary=case.vocabulary, **_kwargs(case))
         table = {"target": random_words(case.pairs, case.length, case.vocabulary)}
-        return Learner(writer, functools.partial(texts.init, writer), _next_word(writer), table)
+        return Learner(writer, functools.partial(texts.init, writer), _next_word(writer), table, Placement(LAYERS))
     model = translator_of(case)
     table = random_pairs(case.pairs, case.length, case.vocabulary)
-    return Learner(model, functools.partial(translation.init, model), translation.training_loss(model), table)
+    loss, placement = translation.training_loss(model), Placement(PLACEMENTS[case.model.name])
+    return Learner(model, functools.partial(translation.init, model), loss, table, placement)
 
 
 def translator_of(case: ConfigDict) -> nn.Module:

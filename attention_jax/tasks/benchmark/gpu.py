@@ -37,7 +37,7 @@ def measure(config: ConfigDict, tools: Tools) -> Iterator[Row]:
 
 
 def of_training(config: ConfigDict, tools: Tools) -> Iterator[Row]:
-    """Target tokens a second beside PyTorch's, and the FLOPs that these need beside those of one large product."""
+    """Target tokens a second beside PyTorch's, and the FLOPs of their batches beside those of one large product."""
     asked = config.gpu
     size = jax.random.normal(jax.random.key(0), (asked.product, asked.product), asked.dtype)
     product = functools.partial(_seconds, jax.jit(jnp.matmul), size, size)
@@ -63,7 +63,7 @@ def _on_gpu(case: ConfigDict) -> dict[str, object]:
 
 
 def model_flops(case: ConfigDict, optimizer: ConfigDict) -> float:
-    """The FLOPs that a step needs, however they are computed."""
+    """The FLOPs that a step needs of a batch, padding too, however they are computed."""
     plain = changed(case, {"model.kwargs.backend": "reference"})
     training = prepare(plain, optimizer)
     unseen = unseen_flops(training.learner.model, case.batch, case.length)

@@ -83,12 +83,15 @@ def _of_devices(config: ConfigDict) -> Iterator[Growth]:
     finally:
         os.environ["XLA_FLAGS"] = forced
     for axis, values in sent.items():
-        what = f"a training step over {axis}: bytes sent a device"
+        what = f"a training step over {axis}: bytes of reduced and gathered arrays, a device"
         yield Growth("scaling", what, "devices", [*asked.devices], values, 0)
 
 
 def bytes_sent(axis: str, case: dict, optimizer: dict, counts: Sequence[int]) -> list[float]:
-    """The bytes of what a device sends in a compiled step, by how many devices lie along an axis of the mesh."""
+    """The bytes of the arrays that a compiled step reduces or gathers on a device, by how many devices an axis has.
+
+    A ring of n devices sends 2 (n - 1) / n times those that it reduces, and (n - 1) / n times those that it gathers.
+    """
     settings = ConfigDict(case)
     training = prepare(settings, ConfigDict(optimizer))
     found = []

@@ -79,7 +79,7 @@ def prepare(case: ConfigDict, optimizer: ConfigDict, how: str = "loop", members:
     learner = learner_of(case)
     rule, hyper = rule_of(optimizer), {"key": jax.random.key(0), **traced(settled(optimizer))}
     population = POPULATIONS[how](functools.partial(train_steps, learner.loss, rule, PLAIN), MESH, unseen)
-    blueprint = Blueprint(learner.init, rule.optimizer)
+    blueprint = Blueprint(learner.init, rule.optimizer, learner.placement)
     table = jax.device_put(learner.table)
 
     def create():

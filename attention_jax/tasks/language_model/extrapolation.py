@@ -125,7 +125,7 @@ def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mappin
     kept = {name: read_arrays(cell.path / "encoding.npz") for name, cell in firsts.items()}
     matrices = _beside_binary({name: found["matrix"].T for name, found in kept.items() if "matrix" in found})
     heads = [
-        (f"{name}, head {head}: {matrix.min() + 0:.2g} to {matrix.max() + 0:.2g}", matrix)
+        (f"{name}, head {head}: {_range_of(matrix)}", matrix)
         for name, found in kept.items()
         for head, matrix in enumerate(found.get("bias", ())[:4])
     ]
@@ -161,6 +161,12 @@ def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mappin
     attention = {name: read_arrays(cell.path / "attention.npz") for name, cell in firsts.items()}
     attending = {name: found for name, found in attention.items() if found}
     return [*drawn, attention_maps(attending, folder / "attention.png")] if attending else drawn
+
+
+def _range_of(bias: np.ndarray) -> str:
+    """The least and the largest bias of a key that a query may attend to; those after it are drawn as 0."""
+    seen = bias[np.tri(*bias.shape, dtype=bool)]
+    return f"{seen.min() + 0:.2g} to {seen.max() + 0:.2g}"
 
 
 def _beside_binary(matrices: Mapping[str, np.ndarray]) -> list[tuple[str, np.ndarray]]:

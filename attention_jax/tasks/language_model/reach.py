@@ -33,8 +33,9 @@ from attention_jax.training.state import Variables
 TIMES = "times the trained length"
 ACCURACY = "{} by length, means over seeds in their 95% intervals; the dashed line is the trained length."
 SPREAD = (
-    "What the weights of tokens that predict an answer say, by length: means over layers, heads and texts, and over "
-    "seeds in their 95% intervals. Weights that are even over n tokens have an entropy of ln n."
+    "What the weights of tokens that predict an answer say, by length: means over layers, heads and "
+    "config.statistics.rows texts, the same for every seed and setting, and over seeds in their 95% intervals, which "
+    "do not tell how much other texts would change. Weights that are even over n tokens have an entropy of ln n."
 )
 FRONTIER = (
     "Recall at the trained length, by the bytes that a model holds of an input of that length to go on with: a line a "

@@ -29,11 +29,10 @@ def translate_lines(config: ConfigDict, trained: Trained, lines: Iterable[str], 
     if attention_file and Path(attention_file).suffix not in ATTENTION_WRITERS:
         raise UserError(f"--attention={attention_file}: its name must end in {' or '.join(ATTENTION_WRITERS)}.")
     unknown = words = 0
-    for block in _blocks(enumerate(lines)):
+    for block in _blocks(enumerate(_with_room(trained, lines))):
         texts = {number: text for number, text in block if text.strip()}
         sources = encode(trained.corpus.source, texts.values())
         unknown, words = unknown + int(np.sum(sources.tokens == UNK)), words + len(sources.tokens) - len(sources)
-        _require_room_of_lines(trained, [*texts], sources)
         translated = dict(zip(texts, _hypotheses(config, trained, sources, [*texts]), strict=True)) if texts else {}
         if attention_file and translated:
             best = {number: ids for number, ((_, ids), *_) in translated.items()}
@@ -79,10 +78,13 @@ def _written(
     return [f"{score:.4f}\t{decode(ids)}" for score, ids in hypotheses] or ["\t"] * n_best
 
 
-def _require_room_of_lines(trained: Trained, numbers: Sequence[int], sources: Sentences) -> None:
+def _with_room(trained: Trained, lines: Iterable[str]) -> Iterator[str]:
+    """The lines. Raises UserError at one that the model has no room for."""
     room = trained.programs.model.room
-    for number, length in zip(numbers, sources.lengths, strict=True):
+    for number, text in enumerate(lines, start=1):
+        length = 0 if room is None else int(encode(trained.corpus.source, [text]).lengths[0])
         if room is not None and length > room:
             raise UserError(
-                f"line {number + 1}: {length} tokens with <eos>, and this model has room for {room}. Shorten it."
+                f"line {number}: {length} tokens with <eos>, and this model has room for {room}. Shorten it."
             )
+        yield text

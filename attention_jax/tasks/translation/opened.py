@@ -67,8 +67,9 @@ class OpenedTranslator(Opened):
         return self.session.corpus.target
 
     def translate(self, texts: Sequence[str], edits: Edits = NO_EDITS) -> list[str]:
-        """The translation of each text, as `config.evaluate` says; an empty one stays empty.
+        """The translation of each text by this one model, searched for as `config.evaluate` says; of "" it is "".
 
+        `config.evaluate.combine` is not followed: `which` and `seed` say whose variables translate.
         Raises UserError for one text that is not in a list, ValueError for edits that are not gates.
         """
         _require_list(texts)

@@ -38,6 +38,14 @@ def test_what_a_session_makes_is_no_part_of_a_trace_that_first_asks_for_it(tmp_p
     assert tokens.shape[0] == 1
 
 
+def test_a_search_with_more_beams_gives_one_translation_whatever_is_asked_of_lines(tmp_path):
+    config = get_config("bahdanau,embedded")
+    config.model.kwargs.update(embedding=8, hidden=8, layers=1)
+    config.evaluate.update(beams=10, n_best=10, test_beams=5)
+    session = Session(config, tmp_path / "data")
+    assert (session.programs.beams, session.searching.beams) == (10, 5)
+
+
 def step_flops(model, bucket):
     variables = jax.eval_shape(functools.partial(init, model), jax.random.key(0))
     batch = dict.fromkeys(("source", "target"), jnp.zeros((bucket.batch_size, bucket.length), jnp.int32))
