@@ -72,7 +72,7 @@ $(READY): locks/$(ACCELERATOR).txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
 	@$(PYTHON) -c 'import sys; print("$(VENV): Python", sys.version.split()[0], "from", sys.executable)'
 	$(PYTHON) -m venv $(if $(wildcard $(VENV)/pyvenv.cfg),--clear) $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r $<
+	$(BIN)/python -m pip install --quiet --require-hashes -r $<
 	touch $@
 
 # Needs uv. Newest versions for Python 3.11 and later on every platform, with hashes and without addresses.
