@@ -49,8 +49,8 @@ def main(argv: list[str]) -> None:
     for key in sorted(apart, key=lambda key: -apart[key])[:SHOWN]:
         print(f"  {key}: {both[key][0]} there, {both[key][1]} now")
     short = [flag for flag in flags if flag.split("=")[0] not in {f"--config.{place}" for place in _results.LOCAL}]
-    found = {"numbers": len(both), "same": len(both) - len(apart), "gone": gone}
-    found["furthest"] = max(apart.values(), default=0.0)
+    counts = {"numbers": len(both), "same": len(both) - len(apart), "gone": gone}
+    found = {**counts, "furthest": max(apart.values(), default=0.0)}
     _results.write(name, kept | {"replayed": {"code": now["code"], "flags": short, **found}})
 
 

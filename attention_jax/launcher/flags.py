@@ -73,17 +73,17 @@ OWN = (
     PROFILE,
     DEBUG_NANS,
 )
-READ_BY = {  # flags of some modes alone
-    INPUT: ("translate", "generate", "evaluate"),
-    REFERENCE: ("evaluate",),
-    OUTPUT: ("translate", "generate", "compare", "prepare"),
-    ATTENTION: ("translate",),
-    SWEEP: ("sweep", "plan"),
-    TOPOLOGY: ("compile",),
-    VERBOSE: ("describe",),
-    PROFILE: ("train",),
-    DEBUG_NANS: ("train",),
-}
+READ_BY = (  # flags of some modes alone
+    (INPUT, ("translate", "generate", "evaluate")),
+    (REFERENCE, ("evaluate",)),
+    (OUTPUT, ("translate", "generate", "compare", "prepare")),
+    (ATTENTION, ("translate",)),
+    (SWEEP, ("sweep", "plan")),
+    (TOPOLOGY, ("compile",)),
+    (VERBOSE, ("describe",)),
+    (PROFILE, ("train",)),
+    (DEBUG_NANS, ("train",)),
+)
 HELP = ("--help", "-help", "-h", "--helpshort")
 
 ABOUT = """\
@@ -140,7 +140,7 @@ def _require_texts(argv: list[str]) -> None:
 
 def require_read(mode: str) -> None:
     """Raise UserError where a flag is given that the mode does not read."""
-    for flag, modes in READ_BY.items():
+    for flag, modes in READ_BY:
         if mode not in modes and flag.value != flag.default:
             raise UserError(f"--{flag.name}: is for --mode={' or '.join(modes)}, and this is {mode}.")
 

@@ -165,7 +165,7 @@ def _portraits(firsts: Mapping[str, FinishedCell], folder: Path, palette: Mappin
 
 def _range_of(bias: np.ndarray) -> str:
     """The least and the largest bias of a key that a query may attend to; those after it are drawn as 0."""
-    seen = bias[np.tri(*bias.shape, dtype=bool)]
+    seen = bias[np.tril_indices_from(bias)]
     return f"{seen.min() + 0:.2g} to {seen.max() + 0:.2g}"
 
 
