@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from attention_jax.reports.heads import POINTS, by_head, by_position, heads_figure
+from attention_jax.reports.heads import POINTS, by_head, by_part, by_position, heads_figure
 
 
 def found(layers=2, heads=3, rows=2, length=10, top=2):
@@ -17,7 +17,8 @@ def found(layers=2, heads=3, rows=2, length=10, top=2):
     positions[1, length // 2 :] -= length // 2
     is_token[1, -1] = False
     arrays["entropy"][1, ..., -1] = 1e9
-    return arrays | {"positions": positions, "is_token": is_token, "top_weights": drawn.random((*shape, top)) / top}
+    more = {"top_weights": drawn.random((*shape, top)) / max(top, 1), "parts": drawn.dirichlet(np.ones(4), shape)}
+    return arrays | more | {"positions": positions, "is_token": is_token}
 
 
 def test_means_by_head_are_over_all_tokens():
@@ -36,6 +37,17 @@ def test_means_by_position_are_over_the_tokens_and_heads_of_each():
         tokens = np.nonzero((statistics["positions"] == position) & statistics["is_token"])
         kept = [statistics["entropy"][row, :, :, time] for row, time in zip(*tokens, strict=True)]
         np.testing.assert_allclose(means[:, position], np.mean(kept, axis=(0, 2)))
+
+
+def test_weights_by_part_are_means_over_the_tokens_and_heads_of_each_part_of_the_rows():
+    statistics = found()
+    means = by_part(statistics)
+    for part, times in enumerate(np.array_split(np.arange(10), [3, 5, 8])):
+        kept = [
+            statistics["parts"][row, :, :, time] for row in range(2) for time in times if (row, time) != (1, 9)
+        ]  # all but the padding
+        np.testing.assert_allclose(means[:, part], np.mean(kept, axis=(0, 2)))
+    np.testing.assert_allclose(means.sum(axis=-1), 1)
 
 
 def test_long_texts_have_as_many_points_as_a_line_can_show():

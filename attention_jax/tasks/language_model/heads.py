@@ -34,9 +34,9 @@ def require_usable(session: Session) -> None:
 def write_statistics(session: Session, config: ConfigDict, variables: Variables, folder: Path) -> None:
     """Write statistics.npz, of the first held-out rows, as many and as long as `config.statistics` says.
 
-    It has the fields of `ops.statistics.Statistics`, `[rows, layers, heads, length, …]`; and `[rows, length]`, where
-    each token stands in its text (`positions`), and whether it is one (`is_token`) or padding. Nothing is written for 0
-    rows, and for a model that does not attend.
+    It has the fields of `ops.statistics.Statistics`, `[rows, layers, heads, length, …]`, whose parts are equal ones of
+    a row; and `[rows, length]`, where each token stands in its text (`positions`), and whether it is one (`is_token`)
+    or padding. Nothing is written for 0 rows, and for a model that does not attend.
     """
     asked = config.statistics
     if not asked.rows or not session.evaluated_model.layer.mixing.attends:
@@ -48,7 +48,6 @@ def write_statistics(session: Session, config: ConfigDict, variables: Variables,
     kept = {name: np.concatenate(parts) for name, parts in zip(found[0]._fields, zip(*found, strict=True), strict=True)}
     in_order = np.broadcast_to(np.arange(rows.tokens.shape[-1]), rows.tokens.shape)
     kept |= {"positions": in_order if rows.positions is None else rows.positions, "is_token": rows.is_counted}
-    del kept["parts"]  # of which nobody asked
     np.savez_compressed(folder / "statistics.npz", **kept)  # type: ignore[arg-type]
 
 

@@ -21,6 +21,7 @@ from attention_jax.training.state import Variables
 # Of `config.model`: how it is drawn and learnt, not what it computes.
 WIDTHS = ("parametrization", "base_width", "base_heads")
 POSITIONS = 999  # folded into a step's key to draw positions
+PARTS = 8  # equal ones of a row, of which it is told how much weight lies on each
 
 
 class Texts(NamedTuple):
@@ -136,9 +137,14 @@ def draw_positions(
     return jax.vmap(draw)(keys, jax.lax.cummax(begins, axis=1), first)
 
 
-def statistics_of(model: LanguageModel, variables: Variables, texts: Texts, top: int) -> Statistics:
-    """What every head's weights say, `[batch, layers, heads, T, …]`; a row always gets the same positions."""
-    asked: dict[str, Any] = {"top": top, "method": "statistics"}
+def statistics_of(model: LanguageModel, variables: Variables, texts: Texts, top: int, num_parts: int = 0) -> Statistics:
+    """What every head's weights say, `[batch, layers, heads, T, …]`; a row always gets the same positions.
+
+    Its parts are as many equal ones of a row.
+    """
+    length = texts.tokens.shape[1]
+    parts = jnp.arange(length)[None] * num_parts // length if num_parts else None
+    asked: dict[str, Any] = {"top": top, "parts": parts, "num_parts": num_parts, "method": "statistics"}
     found: Any = model.apply(variables, texts.tokens, positions_of(model, texts), texts.segments, **asked)
     return found[KIND]
 

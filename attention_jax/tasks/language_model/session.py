@@ -16,7 +16,7 @@ from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.placement import LAYERS
 from attention_jax.tasks.language_model.generating import Generator
 from attention_jax.tasks.language_model.measuring import Total, total_of
-from attention_jax.tasks.language_model.model import build, init, loss, statistics_of
+from attention_jax.tasks.language_model.model import PARTS, build, init, loss, statistics_of
 from attention_jax.tasks.language_model.scaling import lines_of_config, scaled_init
 from attention_jax.tasks.language_model.source import Measure, Opener, Source
 from attention_jax.tasks.needs import counted, held_bytes, in_sight, unseen_flops
@@ -152,7 +152,8 @@ class Session:
     @functools.cached_property
     def statistics(self) -> Any:
         """(variables, texts) → what the weights of every layer and head say, compiled."""
-        return jax.jit(functools.partial(statistics_of, self.evaluated_model, top=self.config.statistics.top))
+        asked = {"top": self.config.statistics.top, "num_parts": PARTS}
+        return jax.jit(functools.partial(statistics_of, self.evaluated_model, **asked))
 
     def variables(self, config: ConfigDict, run: Path) -> list[Variables]:
         """Each seed's best variables in the folder of a trained run.

@@ -44,6 +44,8 @@ def test_what_is_kept_is_what_the_weights_of_the_first_held_out_rows_say(tmp_pat
     assert found["entropy"].shape == (3, 2, 2, 160)
     largest = np.max(weights, axis=-1)
     np.testing.assert_allclose(found["top_weights"][..., 0], largest, rtol=1e-5)
+    eighths = np.asarray(weights).reshape(*weights.shape[:-1], 8, 20).sum(axis=-1)
+    np.testing.assert_allclose(found["parts"], eighths, atol=1e-6)
     if packing == "documents":
         np.testing.assert_array_equal(found["positions"], rows.positions)
         begins = (found["positions"] == 0) & found["is_token"]
