@@ -77,7 +77,7 @@ def measure(config: ConfigDict, run: Run) -> dict:
     A part that fails is told of, and the others are measured. After each part `table.md` has what was found so far.
     What an earlier measurement left is removed: runs that are finished and corpora that are imported take no time.
     """
-    shutil.rmtree(run.subfolder("measured"))
+    shutil.rmtree(run.subfolder("measured"), ignore_errors=True)
     tools = Tools(run.subfolder("measured"), Peers(HOME / "experiments" / "_peers", config.peers), LAUNCHER, HOME)
     found: dict[str, list[dict]] = {"rows": [], "growths": []}
     for part in config.parts:

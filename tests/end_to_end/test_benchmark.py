@@ -110,3 +110,18 @@ def test_every_part_measures_what_is_here_and_says_what_is_not(launcher, tmp_pat
     growths = {growth["what"]: growth["exponent"][0] for growth in result["growths"]}
     assert growths["a training step over data: bytes sent a device"] == pytest.approx(0, abs=0.05)
     assert (tmp_path / "w" / "figures" / "growth.png").exists()
+
+
+def test_what_is_measured_again_starts_anew(monkeypatch, tmp_path):
+    (tmp_path / "measured/sweep/cells").mkdir(parents=True)
+
+    def sweep(config, tools):
+        yield Row("sweep", f"{len([*tools.folder.glob('sweep/cells')])} found", "s", [1.0], {})
+
+    def subfolder(name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        return tmp_path / name
+
+    monkeypatch.setitem(benchmark.PARTS, "sweep", sweep)
+    run = SimpleNamespace(own=tmp_path, subfolder=subfolder)
+    assert benchmark.measure(configs.get_config("sweep"), run)["rows"][0]["what"] == "0 found"
