@@ -83,7 +83,7 @@ def _of_devices(config: ConfigDict) -> Iterator[Growth]:
     finally:
         os.environ["XLA_FLAGS"] = forced
     for axis, values in sent.items():
-        what = f"a training step over {axis}: bytes of reduced and gathered arrays, a device"
+        what = f"a training step over {axis}: bytes of collectives' arrays"
         yield Growth("scaling", what, "devices", [*asked.devices], values, 0)
 
 
