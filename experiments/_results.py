@@ -74,7 +74,7 @@ def _shown(changed: list[str] | None, replayed: Mapping[str, Any] | None, files:
     if changed and replayed and changes(replayed["code"]["commit"], files) == []:
         others = f", the others within {replayed['furthest']:.0e}" if replayed["same"] < replayed["numbers"] else ""
         found = f"{replayed['same']} of {replayed['numbers']} numbers are the same{others}"
-        gone = f", {replayed['gone']} are gone" if replayed.get("gone") else ""
+        gone = f", {replayed['gone']} are gone" if replayed["gone"] else ""
         return f"changed; with {' '.join(replayed['flags'])} {found}{gone}"
     if changed is None:
         return "not known: no such commit here"

@@ -111,7 +111,14 @@ def test_an_answer_that_is_not_kept_is_refused_by_name(kept):
 
 
 def test_what_is_listed_says_how_near_changed_code_comes(monkeypatch):
-    replayed = {"code": {"commit": "def5678"}, "numbers": 7, "same": 7, "furthest": 0.0, "flags": ["--config.draws=2"]}
+    replayed = {
+        "code": {"commit": "def5678"},
+        "numbers": 7,
+        "same": 7,
+        "gone": 0,
+        "furthest": 0.0,
+        "flags": ["--config.draws=2"],
+    }
     monkeypatch.setattr(_results, "changes", lambda commit, files: [] if commit == "def5678" else ["a.py"])
     said = _results._shown(["a.py"], replayed, ())
     assert said == "changed; with --config.draws=2 7 of 7 numbers are the same"

@@ -80,10 +80,11 @@ def _written(
 
 def _with_room(trained: Trained, lines: Iterable[str]) -> Iterator[str]:
     """The lines. Raises UserError at one that the model has no room for."""
-    room = trained.programs.model.room
+    if (room := trained.programs.model.room) is None:
+        yield from lines
+        return
     for number, text in enumerate(lines, start=1):
-        length = 0 if room is None else int(encode(trained.corpus.source, [text]).lengths[0])
-        if room is not None and length > room:
+        if (length := int(encode(trained.corpus.source, [text]).lengths[0])) > room:
             raise UserError(
                 f"line {number}: {length} tokens with <eos>, and this model has room for {room}. Shorten it."
             )

@@ -54,8 +54,8 @@ class Session:
     def searching(self) -> Translator:
         """The programs with `config.evaluate.test_beams` beams."""
         config = ConfigDict(self.config.to_dict())
-        config.evaluate.update({"beams": config.evaluate.test_beams, "n_best": 1})
-        config.evaluate.update({"temperature": 0.0, "top_k": 0, "top_p": 1.0})
+        plain = {"n_best": 1, "temperature": 0.0, "top_k": 0, "top_p": 1.0}
+        config.evaluate.update({"beams": config.evaluate.test_beams, **plain})
         return translator(self.programs.model, config)
 
     @property
