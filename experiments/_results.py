@@ -75,7 +75,8 @@ def _shown(changed: list[str] | None, replayed: Mapping[str, Any] | None, files:
         others = f", the others within {replayed['furthest']:.0e}" if replayed["same"] < replayed["numbers"] else ""
         found = f"{replayed['same']} of {replayed['numbers']} numbers are the same{others}"
         gone = f", {replayed['gone']} are gone" if replayed["gone"] else ""
-        return f"changed; with {' '.join(replayed['flags'])} {found}{gone}"
+        short = f" with {' '.join(replayed['flags'])}" if replayed["flags"] else ""
+        return f"changed; run again{short}: {found}{gone}"
     if changed is None:
         return "not known: no such commit here"
     return f"changed: {shown(changed)}" if changed else "the same"

@@ -102,6 +102,7 @@ def shown(files: Iterable[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
+@functools.cache
 def meaning(text: str) -> str:
     """What a module says without what changes no number, as `read_source` tells it."""
     return read_source(text).meaning
