@@ -17,7 +17,7 @@ from attention_jax.runs.folder import Run
 from attention_jax.runs.keys import require_keys
 from attention_jax.runs.pace import pace
 from attention_jax.runs.training import check_training, trainer_of
-from attention_jax.tasks.in_context.conclusion import conclude
+from attention_jax.tasks.in_context.conclusion import OTHER_DRAWS, conclude
 from attention_jax.tasks.in_context.session import Session
 from attention_jax.training.description import Description
 
@@ -67,7 +67,10 @@ def figures(session: Session, config: ConfigDict, run: Run, result: dict) -> lis
         "distance of the model": {name: measured_line(flat, f"distance.{name}") for name in names},
     }
     palette = colours(["model", *names])
-    caption = "Squared error against the noiseless truth, and distances between answers, by the pairs before a query."
+    caption = (
+        "Squared error against the noiseless truth, and distances between answers, by the pairs before a query. "
+        f"Estimators' intervals are over draws, the model's over seeds. {OTHER_DRAWS}"
+    )
     lines = {"training": "train.loss", "held out": f"error.{config.data.pairs}"}
     return [
         length_curves(
@@ -90,7 +93,7 @@ def tables(session: Session, config: ConfigDict, run: Run, result: dict) -> list
     for name in config.evaluate.estimators:
         own = result["estimators"][name][str(pairs)]
         rows.append((name, Estimate(own["mse_mean"], *own["mse_ci95"]), estimate(flat, f"distance.{name}.{pairs}")))
-    note = f"The estimators' intervals are over {config.evaluate.examples:,} held-out draws."
+    note = f"The estimators' intervals are over {config.evaluate.examples:,} held-out draws. {OTHER_DRAWS}"
     columns = ("", "squared error", "squared distance of the model's answers")
     return [Table(title_of(flat, f"After {pairs} pairs"), columns, rows, note)]
 

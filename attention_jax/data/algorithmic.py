@@ -114,13 +114,16 @@ def _sort(x: Array, length: Array) -> Array:
 
 
 def _folded(modulus: int) -> Callable[..., Drawn]:
-    """The task of summing inputs, which are less than `modulus`, modulo `modulus`: parity if it is 2."""
+    """The task of summing inputs, which are less than `modulus`, modulo `modulus`: parity if it is 2.
+
+    There is always one token, so that its end is not counted: it would be right whatever is known of the sum.
+    """
 
     def draw(key, length, longest, symbols):
         del symbols
         x = _symbols(key, longest, modulus)
         total = jnp.sum(jnp.where(jnp.arange(longest) < length, x - FIRST, 0)) % modulus
-        return Drawn(x, length, jnp.full(longest, FIRST + total), jnp.int32(1))
+        return Drawn(x, length, jnp.full(longest, FIRST + total), jnp.int32(1), has_end=False)
 
     return draw
 

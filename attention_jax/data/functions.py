@@ -1,6 +1,7 @@
 """Functions that are drawn: for each draw of the data another one, of a kind that is known."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ WAVES = 128  # that make a smooth function
 
 
 class Draw(NamedTuple):
-    """Pairs of a key and its noisy values, one of each of `KINDS`; and queries with the noiseless values there."""
+    """Pairs of a key and its noisy values, one of each kind; and queries with the noiseless values there."""
 
     key: Float[Array, "n d"]
     value: Float[Array, "n kinds"]
@@ -20,8 +21,17 @@ class Draw(NamedTuple):
     truth: Float[Array, "q kinds"]
 
 
-def draw(key: Key[Array, ""], n: int, queries: int, dimensions: int, noise: Array | float) -> Draw:
+def draw(
+    key: Key[Array, ""],
+    n: int,
+    queries: int,
+    dimensions: int,
+    noise: Array | float,
+    kinds: Sequence[str] = KINDS,
+) -> Draw:
     """Keys and queries from N(0, I), and functions of variance 1; values have noise of a given deviation.
+
+    Of some `kinds` alone they are what they are beside others.
 
     "linear" is wᵀx with w from N(0, I / d) (Garg et al. 2022, §3, but for the scale). "smooth" is a Gaussian process
     whose covariance is exp(−‖x − y‖² / 2d), from 128 random waves (Rahimi & Recht 2007, §3): its scale grows as
@@ -29,8 +39,10 @@ def draw(key: Key[Array, ""], n: int, queries: int, dimensions: int, noise: Arra
     """
     key_points, key_noise, *keys = jax.random.split(key, 4)
     points = jax.random.normal(key_points, (n + queries, dimensions))
-    truth = jnp.concatenate([_linear(keys[0], points), _smooth(keys[1], points)], axis=-1)
-    value = truth[:n] + noise * jax.random.normal(key_noise, (n, len(KINDS)))
+    made = {"linear": _linear, "smooth": _smooth}
+    truth = jnp.concatenate([made[kind](keys[KINDS.index(kind)], points) for kind in kinds], axis=-1)
+    noises = jax.random.normal(key_noise, (n, len(KINDS)))
+    value = truth[:n] + noise * jnp.stack([noises[:, KINDS.index(kind)] for kind in kinds], axis=-1)
     return Draw(points[:n], value, points[n:], truth[n:])
 
 

@@ -33,7 +33,7 @@ class Tokenizer(Protocol):
 
 
 def split_words(text: str) -> list[str]:
-    """The lower-cased words of a text; each of , . ! ? is a word, and a no-break space is a space."""
+    """The lower-cased words of a text; , . ! ? are cut from what is before them, and a no-break space is a space."""
     return re.sub(r"(?<=\S)([,.!?])", r" \1", plain(text)).split()
 
 

@@ -8,7 +8,7 @@ names is small.
 
 WIDE = ("fsdp", "tensor")
 
-EMBEDDINGS = ((r"embedding/embedding$", (None, WIDE)), (r"^logits/kernel$", (WIDE, None)))
+EMBEDDINGS = ((r"embedding/embedding$", (None, WIDE)), (r"^logits/kernel$", (WIDE, None)), (r"^logits/bias$", (None,)))
 LAYERS = (
     *EMBEDDINGS,
     (r"(attention/(query|key|value)|mixer/(query|key|value|gate))$", ("fsdp", "tensor")),

@@ -75,8 +75,11 @@ def _draw_line(axis, x, y, queries, truth, estimate):
 def _draw_plane(axis, x, y, queries, truth, estimate):
     side = round(len(queries) ** 0.5)
     low, high = queries.min(), queries.max()
+    half = (high - low) / (side - 1) / 2  # a query is in the middle of its cell
     mixed = (estimate @ CLASS_COLOURS).reshape(side, side, 3)
-    axis.imshow(0.4 + 0.6 * mixed, origin="lower", extent=(low, high, low, high), aspect="auto")
+    axis.imshow(
+        0.4 + 0.6 * mixed, origin="lower", extent=(low - half, high + half, low - half, high + half), aspect="auto"
+    )
     axis.set(xlim=(low, high), ylim=(low, high))
     axis.scatter(*x.T, c=CLASS_COLOURS[y.argmax(-1)], s=10, edgecolors="white", linewidths=0.4)
 

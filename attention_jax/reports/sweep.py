@@ -36,6 +36,7 @@ BY_SEEDS = (
     "paired t and exact sign flips over seeds; Holm's correction is of the former, over the differences of this "
     "metric. Each interval is of 95% by itself: one that leaves out 0 may have a corrected p-value above .05."
 )
+LUCKY = "The best is chosen by the seeds that its value is of: the best of many alike is called so by luck."
 OVER_SENTENCES = "Intervals are over seeds and sentences."
 HOW = (BY_SENTENCES, OVER_SENTENCES, BY_SEEDS)
 RATIOS = (
@@ -182,6 +183,7 @@ def notes_of(answers: Sequence[Answer]) -> list[str]:
     shown = [note if len(told) == 1 else f"Of {', '.join(names)}: {note}" for note, names in told.items()]
     shown += [RATIOS] * any(has_ratios(one.comparison) for one in answers)
     chosen = [f"Bold: what is best by {answers[0].metric}."] if len(answers) > 1 else []
+    shown += [LUCKY] * (bool(answers[0].comparison.best) and len(answers[0].settings) > 1)
     return list(dict.fromkeys((*chosen, *shown, *(note for one in answers for note in one.notes))))
 
 

@@ -16,10 +16,7 @@ from attention_jax.sweeps.plan import only
 from attention_jax.sweeps.searching import objective_of, reporting_seeds
 from attention_jax.sweeps.trials import Trial, best_of, cells_of, read_asked, require_ended, tried
 
-LUCKY = (
-    "The table of settings is of the seeds that chose. The best of many is lucky there; its estimate is that of the "
-    "fresh seeds alone."
-)
+FRESH = "The table of settings is of the seeds that chose: the winner's estimate is that of the fresh seeds alone."
 
 
 def write_found(sweep: Sweep) -> Path:
@@ -81,7 +78,7 @@ def _concluded(
         }
     }
     table = winner_table(winner, _estimates(reported), _estimates(chosen))
-    return Conclusion(result, [figure], [table], said=said, notes=(LUCKY,))
+    return Conclusion(result, [figure], [table], said=said, notes=(FRESH,))
 
 
 def _shared(trials: list[Trial], best: Trial) -> str:

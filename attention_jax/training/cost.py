@@ -1,7 +1,8 @@
 """What a program costs: FLOPs and depth counted in its jaxpr, loop bodies as often as they run, and memory.
 
-The compiler's own cost analysis counts the body of a loop once. Here a `scan` counts its length
-times. FLOPs are those of matrix products and triangular systems, 2 a multiply-add; elementwise work is not counted.
+The compiler's own cost analysis counts the body of a loop once. Here a `scan` counts its length times, and a
+`shard_map` the devices that it runs on. FLOPs are those of matrix products and triangular systems, 2 a multiply-add;
+elementwise work is not counted, nor is how a matrix is factored.
 """
 
 import math
@@ -67,10 +68,21 @@ def _count_equation(equation: core.JaxprEqn) -> float:
         return _dot_general(equation)
     if equation.primitive.name == "triangular_solve":
         return _triangular_solve(equation)
+    if equation.primitive.name == "custom_linear_solve":  # beside it stand products with the matrix that do not run
+        return _count(equation.params["jaxprs"].solve.jaxpr)
     counts = [_count(jaxpr) for jaxpr in inner(equation.params)]
-    if equation.primitive.name == "cond":
-        return max(counts)
-    return sum(counts) * equation.params.get("length", 1) if equation.primitive.name == "scan" else sum(counts)
+    return max(counts) if equation.primitive.name == "cond" else sum(counts) * _times(equation)
+
+
+def _times(equation: Any) -> int:
+    """How often what is inside of an equation runs: a `scan`'s body in turn, a `shard_map`'s on every device."""
+    params = equation.params
+    if equation.primitive.name == "scan":
+        return params["length"]
+    if equation.primitive.name == "shard_map":
+        name = "newly_manual_axes" if "newly_manual_axes" in params else "manual_axes"  # by jax's version
+        return math.prod(params["mesh"].shape[axis] for axis in params[name])
+    return 1
 
 
 def _dot_general(equation: Any) -> float:

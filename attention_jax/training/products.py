@@ -56,15 +56,18 @@ def _equations(equation: core.JaxprEqn) -> list[core.JaxprEqn]:
 
 
 def _is_gradient(equation: core.JaxprEqn) -> bool:
-    """Whether an equation is Σ xᵀ g over rows: all axes but the batch's, which come first, and the last of both."""
+    """Whether an equation is Σ xᵀ g over rows: all axes but the batch's, which come first, and the last of both.
+
+    Of one factor alone the last axis may be a row's, which makes it the gradient of a vector.
+    """
     if equation.primitive.name != "dot_general":
         return False
     contracted, batch = equation.params["dimension_numbers"]
-    left: Any = equation.invars[0].aval
-    shape, first = left.shape, len(batch[0])
+    factors: list[Any] = [factor.aval for factor in equation.invars]
+    shape, first = factors[0].shape, len(batch[0])
     in_front, rows = tuple(range(first)), tuple(range(first, len(shape) - 1))
     is_sum = all(tuple(axes) == rows for axes in contracted) and all(tuple(axes) == in_front for axes in batch)
-    return is_sum and math.prod(shape[axis] for axis in rows) > 1
+    return is_sum and len(factors[1].shape) == len(shape) and math.prod(shape[axis] for axis in rows) > 1
 
 
 def _gradient(params: dict[str, Any], one: Array, other: Array) -> Array:

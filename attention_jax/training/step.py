@@ -50,6 +50,11 @@ def train_step(
     The metrics of the step are returned, and added to the state's `unlogged` ones.
     """
     params = state.variables["params"]
+    if stepping.ema and len(state.variables) > 1:
+        raise UserError(
+            f"config.train.ema={stepping.ema}: the mean of parameters has no moments for a batch norm. Set it 0, or "
+            "choose another norm."
+        )
     gradients, sums, changed = _summed(loss, stepping.accumulate, state, batch, hyper)
     gradients = jax.tree.map(lambda gradient: gradient / jnp.maximum(sums.count, 1), gradients)
     params, moments, scalars = update(gradients, state.moments, params, state.step, hyper, rule)
@@ -70,6 +75,11 @@ def train_step(
         failed=failed,
         goes_on=state.goes_on & (failed < max(stepping.skip_nonfinite, 1)),
     ), metrics
+
+
+def passes(loss: Loss, state: TrainState, batch: Any, hyper: Mapping) -> Any:
+    """The forward and backward pass of a step: the gradient of its loss, without what an optimizer makes of it."""
+    return _summed(loss, 1, state, batch, hyper)[0]
 
 
 def _summed(loss: Loss, parts: int, state: TrainState, batch: Any, hyper: Mapping) -> tuple[Any, Sums, Variables]:

@@ -10,9 +10,13 @@ from support import compiled, drawn
 
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.modules.attention import Edit
+from attention_jax.modules.families import BUILDERS as FAMILIES
+from attention_jax.modules.linear import RULES
 from attention_jax.modules.mixers import BUILDERS as MIXERS
 from attention_jax.modules.mixers import attends
 from attention_jax.ops.positions import BUILDERS, ENCODINGS
+from attention_jax.ops.scoring import SCORES
+from attention_jax.training.products import with_fast_gradients
 
 TURNED = ("window", "retention")  # by positions
 TOKENS = jnp.array([[4, 5, 6, 7, 8, 3], [9, 2, 5, 5, 1, 3]])
@@ -45,6 +49,22 @@ def make(name, **more):
     depth = {"layers": 2} if {name, mixer} & {*DEEP} else {}
     module = LanguageModel.of(**SIZES | depth | fitting | {"positions": name} | more)
     return module, drawn(module.init, TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        *((name, {}) for name in ALL),
+        *(("none", {"mixer": mixer}) for mixer in (*MIXERS, *(f"{rule}:block=1" for rule in RULES))),
+        *(("none", {"score": {"location": "location:longest=12"}.get(score, score)}) for score in SCORES),
+        *(("none", {"family": family, "kv_heads": 2}) for family in FAMILIES),
+    ],
+)
+def test_every_model_has_the_gradients_that_are_fast_on_a_cpu(name, more):
+    module, variables = make(name, **more)
+    gradients = jax.grad(lambda variables: jnp.sum(module.apply(variables, TOKENS, POSITIONS)))
+    found = jax.eval_shape(with_fast_gradients(gradients), variables)
+    assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, variables)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -85,7 +85,7 @@ def test_the_seeds_that_chose_do_not_report(whole):
     assert [float(row["validation.loss"]) for row in rows] == pytest.approx(sorted(told))
     text = (folder / "table.md").read_text()
     assert text.startswith("A search by random")
-    assert "lucky" in text
+    assert "called so by luck" in text
     assert (folder / "report.html").read_text().count("data:image/png") >= 2
 
 

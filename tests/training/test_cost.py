@@ -19,6 +19,17 @@ def test_a_triangular_system_has_half_of_the_flops_of_its_product():
     assert flops(solved, jnp.ones((3, 5, 5)), jnp.ones((3, 5, 7))) == 3 * 5 * 5 * 7
 
 
+def test_a_linear_system_has_the_flops_of_its_two_triangular_ones():
+    assert flops(jnp.linalg.solve, jnp.eye(5), jnp.ones((5, 7))) == 2 * 5 * 5 * 7
+
+
+def test_what_every_device_does_of_a_product_is_counted_as_often_as_there_are_devices():
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows, whole = jax.sharding.PartitionSpec("rows"), jax.sharding.PartitionSpec()
+    split = jax.shard_map(jnp.matmul, mesh=mesh, in_specs=(rows, whole), out_specs=rows)
+    assert flops(split, A, B) == flops(jnp.matmul, A, B)
+
+
 def test_batch_axes_multiply():
     assert (
         flops(lambda a, b: jnp.einsum("xik,xkj->xij", a, b), jnp.ones((5, 8, 16)), jnp.ones((5, 16, 32)))

@@ -31,11 +31,16 @@ def test_a_models_flops_are_those_of_its_products_whatever_is_computed_again(sta
     assert found.model_flops == 3 * 2 * once
     if remat != "none":
         assert found.flops > found.model_flops
+    config.optimizer.name = "muon"  # whose own products are none of the model's
+    muon = described(config)
+    assert muon.model_flops == 3 * 2 * once
+    assert muon.flops > found.flops
 
 
-def test_of_a_translator_the_decoders_own_attention_alone_is_causal():
+@pytest.mark.parametrize(("remat", "backend"), [("none", "reference"), ("full", "chunked:queries=4,keys=4")])
+def test_of_a_translator_the_decoders_own_attention_alone_is_causal(remat, backend):
     config = nmt.get_config("transformer_book,embedded")
-    config.model.kwargs.update(SIZES | {"encoder_layers": 1, "decoder_layers": 1})
+    config.model.kwargs.update(SIZES | {"encoder_layers": 1, "decoder_layers": 1, "remat": remat, "backend": backend})
     config.data.update({"vocabulary": VOCABULARY, "batch_tokens": ROWS * LENGTH, "buckets": (LENGTH,)})
     project, feed, attend = LENGTH * WIDTH * WIDTH, 2 * LENGTH * WIDTH * HIDDEN, 2 * LENGTH * LENGTH * WIDTH
     encoder = 4 * project + attend + feed

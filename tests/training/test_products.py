@@ -72,6 +72,15 @@ def test_a_sum_over_one_row_is_left_as_it_is():
     assert "optimization_barrier" in str(jax.make_jaxpr(with_fast_gradients(outer))(X, X))
 
 
+@pytest.mark.parametrize("formula", ["...qk,...h->...qkh", "...qk,...qkh->...h", "...qkh,...h->...qk"])
+def test_gradients_of_vectors_and_outer_products_are_those_of_the_function_itself(formula, random):
+    shapes = {"...qk": (2, 5, 3), "...h": (4,), "...qkh": (2, 5, 3, 4)}
+    arguments = [jnp.asarray(random.normal(size=shapes[name])) for name in formula.partition("->")[0].split(",")]
+    function = jax.grad(lambda *both: jnp.sum(jnp.cos(jnp.einsum(formula, *both))), argnums=(0, 1))
+    expected, found = (jax.jit(each)(*arguments) for each in (function, with_fast_gradients(function)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected)
+
+
 def test_elsewhere_than_on_a_cpu_nothing_is_changed(monkeypatch):
     function, arguments = gradient("a product")
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")

@@ -58,6 +58,11 @@ def test_a_batch_norm_has_no_micro_batches(random):
         stepped(build("transformer_small", source=60, target=60, norm="batch"), uneven(random), Stepping(accumulate=2))
 
 
+def test_a_batch_norm_has_no_running_mean_of_parameters(random):
+    with pytest.raises(UserError, match="config.train.ema=0.9: the mean of parameters has no moments for a batch norm"):
+        stepped(build("transformer_small", source=60, target=60, norm="batch"), uneven(random), Stepping(ema=0.9))
+
+
 def square(variables, batch, dropout, hyper):
     return Sums(jnp.sum((variables["params"]["w"] - batch["x"]) ** 2), jnp.float32(batch["x"].size)), {}
 

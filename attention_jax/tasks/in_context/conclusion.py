@@ -12,6 +12,7 @@ from attention_jax.reports.extrapolation import PARTS, length_curves
 from attention_jax.reports.figures import colours
 from attention_jax.reports.page import Estimate, Table
 
+OTHER_DRAWS = "All answer the same draws: intervals over seeds do not tell how much others would change."
 TRUTH = "truth"  # to which the distance is the model's error
 ByDepth = dict[str, dict[int, dict[str, dict[str, float]]]]  # group → layers → estimator → mean, low, high
 
@@ -32,7 +33,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     names = list(next(iter(panels.values())))
     caption = (
         f"Mean squared distance of the models' answers to the noiseless truth and to each estimator's answers, after "
-        f"{pairs} pairs, by depth: means over seeds in their 95% intervals."
+        f"{pairs} pairs, by depth: means over seeds in their 95% intervals. {OTHER_DRAWS}"
     )
     drawn = length_curves(
         panels,
@@ -56,7 +57,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
         "nearest",
     )
     title = f"Squared distance of the models' answers, after {pairs} pairs"
-    note = "Means over seeds with 95% intervals." + _left_out(cells)
+    note = f"Means over seeds with 95% intervals. {OTHER_DRAWS}{_left_out(cells)}"
     return Conclusion({"by_depth": found}, [drawn], [Table(title, columns, rows, note)])
 
 

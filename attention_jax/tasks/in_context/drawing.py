@@ -34,9 +34,7 @@ def check(config: ConfigDict) -> None:
 
 def drawn(data: ConfigDict, key: Key[Array, ""], pairs: int, queries: int) -> Draw:
     """A draw of `data.function`, whose values and truth have one feature."""
-    found = draw(key, pairs, queries, data.dimensions, data.noise)
-    kind = KINDS.index(data.function)
-    return found._replace(value=found.value[:, kind, None], truth=found.truth[:, kind, None])
+    return draw(key, pairs, queries, data.dimensions, data.noise, (data.function,))
 
 
 def training_prompts(data: ConfigDict, key: Key[Array, ""]) -> Prompts:

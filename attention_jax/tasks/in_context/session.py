@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from attention_jax.errors import UserError
 from attention_jax.models.in_context import InContextRegressor
 from attention_jax.models.placement import LAYERS
 from attention_jax.modules.spec import with_backend
-from attention_jax.ops.losses import squared_error
+from attention_jax.ops.dropout import Dropout
+from attention_jax.ops.losses import Sums, squared_error
 from attention_jax.ops.masking import causal_mask
-from attention_jax.tasks.in_context.drawing import check, training_prompts
+from attention_jax.tasks.in_context.drawing import Prompts, check, training_prompts
 from attention_jax.tasks.in_context.held_out import HeldOut, held_out
 from attention_jax.tasks.needs import counted, in_sight, unseen_flops
 from attention_jax.tasks.regression.estimators import chosen
@@ -27,12 +29,11 @@ from attention_jax.tasks.sections import of_section, tell_once, tell_unread_drop
 from attention_jax.training.cost import flops
 from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.feeding import Batches, shapes_of
-from attention_jax.training.hyper import rule_of
 from attention_jax.training.loop import Task
 from attention_jax.training.placement import Placement
 from attention_jax.training.saved import Init, best_variables
 from attention_jax.training.state import Variables
-from attention_jax.training.step import PLAIN, Loss, train_step
+from attention_jax.training.step import Loss, passes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,10 +95,7 @@ class Session:
 
         def of_batch(variables, batch, dropout, hyper):
             key = jax.random.fold_in(jax.random.fold_in(hyper["key"], 1), batch["step"][0, 0])
-            prompts = training_prompts(data, key)
-            others = [name for name in variables if name != "params"]
-            answers, changed = model.apply(variables, prompts.vectors, dropout, mutable=others)
-            return squared_error(answers[:, ::2, 0], prompts.answers), dict(changed)
+            return _error(model, variables, training_prompts(data, key), dropout, hyper)
 
         return of_batch
 
@@ -183,15 +181,27 @@ class Session:
 
     def model_flops(self, batch: Any) -> float:
         """The FLOPs that the model needs for a step on a batch of shapes: see `tasks/needs.py`."""
+        del batch
         model, (state, _, hyper) = counted(self.model), self.description.arguments
-        step = functools.partial(train_step, self._loss_of(model), rule_of(self.config.optimizer), PLAIN)
-        rows, length = self.config.data.batch, 2 * self.config.data.pairs + 1
-        return flops(step, state, batch, hyper) - unseen_flops(model, rows, length)
+        prompts = jax.eval_shape(functools.partial(training_prompts, self.config.data), hyper["key"])
+        rows, length, _ = prompts.vectors.shape
+        whole = flops(functools.partial(passes, functools.partial(_error, model)), state, prompts, hyper)
+        return whole - unseen_flops(model, rows, length)
 
     @functools.cached_property
     def cost(self) -> dict[str, float]:
         """Parameters, and the matrix-product FLOPs of one seed's whole training."""
         return {"parameters": self.description.size, "flops": self.description.flops * self.config.train.steps}
+
+
+def _error(
+    model: InContextRegressor, variables: Variables, prompts: Prompts, dropout: Dropout, hyper: Mapping
+) -> tuple[Sums, Variables]:
+    """The squared error of every answer, and the collections that it changed."""
+    del hyper
+    others = [name for name in variables if name != "params"]
+    answers, changed = model.apply(variables, prompts.vectors, dropout, mutable=others)
+    return squared_error(answers[:, ::2, 0], prompts.answers), dict(changed)
 
 
 def _squared(found: Array, other: Array) -> float:

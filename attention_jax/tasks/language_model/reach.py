@@ -31,7 +31,10 @@ from attention_jax.training.placement import everywhere, whole
 from attention_jax.training.state import Variables
 
 TIMES = "times the trained length"
-ACCURACY = "{} by length, means over seeds in their 95% intervals; the dashed line is the trained length."
+OTHER_TEXTS = "All are measured on the same texts: intervals do not tell how much others would change."
+ACCURACY = (
+    "{} by length, means over seeds in their 95% intervals; the dashed line is the trained length. " + OTHER_TEXTS
+)
 SPREAD = (
     "What the weights of tokens that predict an answer say, by length: means over layers, heads and "
     "config.statistics.rows texts, the same for every seed and setting, and over seeds in their 95% intervals, which "
@@ -39,7 +42,7 @@ SPREAD = (
 )
 FRONTIER = (
     "Recall at the trained length, by the bytes that a model holds of an input of that length to go on with: a line a "
-    "mixer, a point a width, means over seeds in their 95% intervals."
+    f"mixer, a point a width, means over seeds in their 95% intervals. {OTHER_TEXTS}"
 )
 
 

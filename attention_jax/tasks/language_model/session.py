@@ -24,12 +24,11 @@ from attention_jax.tasks.sections import of_section, tell_unread_dropout
 from attention_jax.training.cost import flops
 from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.feeding import shapes_of
-from attention_jax.training.hyper import rule_of
 from attention_jax.training.parametrization import Lines
 from attention_jax.training.placement import Placement
 from attention_jax.training.saved import Init, best_variables
 from attention_jax.training.state import Variables
-from attention_jax.training.step import PLAIN, Loss, train_step
+from attention_jax.training.step import Loss, passes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,11 +180,11 @@ class Session:
     def model_flops(self, batch: Any) -> float:
         """The FLOPs that the model needs for a step on a batch of shapes: see `tasks/needs.py`."""
         model, (state, _, hyper) = counted(self.model), self.description.arguments
-        step = functools.partial(train_step, self._loss_of(model), rule_of(self.config.optimizer), PLAIN)
         texts = jax.eval_shape(self.source.texts, batch, hyper)
         rows, length = texts.tokens.shape
         own_positions = texts.positions is not None or model.new_encoding().record.sample_positions is not None
-        return flops(step, state, batch, hyper) - unseen_flops(model, rows, length, own_positions)
+        whole = flops(functools.partial(passes, self._loss_of(model)), state, batch, hyper)
+        return whole - unseen_flops(model, rows, length, own_positions)
 
     @functools.cached_property
     def cost(self) -> dict[str, float]:

@@ -19,7 +19,8 @@ MEASURED = "validation.loss"
 NOTE = (
     "Best: the rate with the least mean validation loss. Steps: by how many rates of the grid each seed's best lies "
     "above its best at the smallest width. Lost: the loss at the smallest width's best rate less that at the width's "
-    "own, which the same seeds chose; it is not a number where that rate diverged."
+    "own, which the same seeds chose; it is not a number where that rate diverged. ≤ and ≥: the lowest and the highest "
+    "rate that was tried, so that the best may lie further, and steps and what is lost are bounds."
 )
 
 
@@ -40,7 +41,8 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
 def transferred(by_width: Mapping[int, Mapping[float, Mapping[int, float]]]) -> dict[str, dict[str, Any]]:
     """By width: the `best` rate, its `loss`, the `steps` that the best moved, and what is `lost` by the narrowest's.
 
-    A rate at which a seed diverged, which has infinite loss, is nobody's best.
+    A rate at which a seed diverged, which has infinite loss, is nobody's best. `bound` is "≤" or "≥" where the best is
+    the lowest or the highest of all rates.
     """
     narrowest = min(by_width)
     first = _best(by_width[narrowest])
@@ -49,11 +51,12 @@ def transferred(by_width: Mapping[int, Mapping[float, Mapping[int, float]]]) -> 
     found = {}
     for width, by_rate in sorted(by_width.items()):
         best = _best(by_rate)
-        seeds = sorted(by_rate[best])
+        seeds = sorted(by_rate.get(best, ()))
         lost = [by_rate.get(first, {}).get(seed, math.inf) - by_rate[best][seed] for seed in seeds]
-        both = [seed for seed in seeds if seed in own[narrowest] and seed in own[width]]
+        both = sorted(own[narrowest].keys() & own[width].keys())
         found[str(width)] = {
             "best": best,
+            "bound": "≤" if best == grid[0] else "≥" if best == grid[-1] else "",
             "loss": _known(MEASURED, [by_rate[best][seed] for seed in seeds]),
             "steps": _known("steps", [own[width][seed] - own[narrowest][seed] for seed in both]),
             "lost": _known("lost", lost),
@@ -69,14 +72,19 @@ def _known(name: str, values: Sequence[float]) -> tuple[float, float, float]:
 def _sentence(name: str, by_width: Mapping[str, Mapping[str, Any]]) -> str:
     narrowest, *_, widest = by_width
     steps, lost = (Estimate(*by_width[widest][key]) for key in ("steps", "lost"))
+    ends = any(by_width[width]["bound"] for width in (narrowest, widest))
+    bounds = " One of both is the last rate that was tried, so that these are bounds." if ends else ""
     return (
         f"{name}: from width {narrowest} to {widest} the best rate moves by {steps} steps of the grid; width {widest} "
-        f"loses {lost} nats at the rate that is best for {narrowest}."
+        f"loses {lost} nats at the rate that is best for {narrowest}.{bounds}"
     )
 
 
 def _best(by_rate: Mapping[float, Mapping[int, float]]) -> float:
-    return min(by_rate, key=lambda rate: float(np.mean([*by_rate[rate].values()])))
+    """The rate with the least mean loss; NaN where a seed diverged at every rate."""
+    means = {rate: float(np.mean([*of_seeds.values()])) for rate, of_seeds in by_rate.items()}
+    known = [rate for rate, mean in means.items() if math.isfinite(mean)]
+    return min(known, key=means.__getitem__, default=math.nan)
 
 
 def _best_of_seeds(by_rate: Mapping[float, Mapping[int, float]], grid: Sequence[float]) -> dict[int, int]:
@@ -122,8 +130,9 @@ def _line(by_rate: Mapping[float, Mapping[int, float]]) -> Line | None:
 
 
 def _table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
+    measured = ("loss", "steps", "lost")
     rows = [
-        (name, int(width), row["best"], *(Estimate(*row[key]) for key in ("loss", "steps", "lost")))
+        (name, int(width), f"{row['bound']}{row['best']:.3g}", *(Estimate(*row[key]) for key in measured))
         for name, by_width in found.items()
         for width, row in by_width.items()
     ]

@@ -22,11 +22,12 @@ from attention_jax.ops.losses import Sums, cross_entropy
 from attention_jax.ops.masking import causal_mask, valid_lens_mask
 from attention_jax.tasks.needs import counted, held_bytes, in_sight, unseen_flops
 from attention_jax.tasks.sections import of_section, tell_once, types_of
+from attention_jax.training.cost import flops
 from attention_jax.training.description import Description, description_of, step_of
 from attention_jax.training.placement import Placement
 from attention_jax.training.saved import Init
 from attention_jax.training.state import Variables
-from attention_jax.training.step import Loss
+from attention_jax.training.step import Loss, passes
 
 
 def build(config: ConfigDict, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
@@ -95,7 +96,9 @@ def describe(config: ConfigDict, model: nn.Module, rows: int, length: int) -> De
 
 def model_flops(config: ConfigDict, model: nn.Module, rows: int, length: int) -> float:
     """The FLOPs of a training step that the model needs, however they are computed: see `tasks/needs.py`."""
-    return describe(config, counted(model), rows, length).flops - unseen_flops(model, rows, length)
+    model = counted(model)
+    whole = flops(functools.partial(passes, training_loss(model)), *describe(config, model, rows, length).arguments)
+    return whole - unseen_flops(model, rows, length)
 
 
 def placement_of(config: ConfigDict) -> Placement:

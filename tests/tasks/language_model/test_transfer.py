@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from attention_jax.tasks.language_model.transfer import transferred
+from attention_jax.tasks.language_model.transfer import _sentence, transferred
 
 # Parabolas in the logarithm of the rate: of width 8 with the least loss at 2⁻⁴, of width 32 at 2⁻⁶.
 RATES = [2.0**-power for power in range(8)]
@@ -28,6 +28,25 @@ def test_a_rate_at_which_a_seed_diverged_is_nobodys_best_and_its_loss_is_no_numb
     found = transferred(losses)["32"]
     assert found["best"] == 2.0**-6
     assert all(map(math.isnan, found["lost"]))
+
+
+def test_a_width_of_which_a_seed_diverged_at_every_rate_has_no_best_and_lends_none():
+    losses = {8: {rate: {**of_seed, 2: math.inf} for rate, of_seed in LOSSES[8].items()}, 32: LOSSES[32]}
+    found = transferred(losses)
+    assert math.isnan(found["8"]["best"])
+    assert found["32"]["best"] == 2.0**-6
+    assert all(map(math.isnan, (*found["8"]["loss"], *found["8"]["lost"], *found["32"]["lost"])))
+
+
+def test_a_best_rate_at_an_end_of_the_grid_is_a_bound_and_is_said_to_be_one():
+    narrow = {rate: LOSSES[8][rate] for rate in RATES[:5]}
+    found = transferred({8: narrow, 32: {rate: LOSSES[32][rate] for rate in RATES[:5]}})
+    assert [found[width]["bound"] for width in ("8", "32")] == ["≤", "≤"]
+    assert [row["bound"] for row in transferred(LOSSES).values()] == ["", ""]
+    highest = {8: LOSSES[8], 32: {rate: {0: -rate} for rate in RATES}}
+    assert transferred(highest)["32"]["bound"] == "≥"
+    assert "so that these are bounds" in _sentence("mup", transferred(highest))
+    assert "bounds" not in _sentence("mup", transferred(LOSSES))
 
 
 def test_a_best_rate_is_of_seeds_that_all_have_a_loss():
