@@ -13,6 +13,7 @@ CAPTION = "How cost grows: measured (points), expected (dashed), and the fitted 
 COLUMNS = 4
 MANY = 100_000  # sizes from which on their labels would overlap in full
 UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3))
+APART = 1.3  # the ratio of two values from which on their labels stand one above the other
 SPREAD = 2  # room below and above what was measured
 
 
@@ -30,7 +31,8 @@ def growths(found: Sequence[Mapping[str, Any]], path: Path) -> Figure:
         axis.set_title("\n".join(growth["what"].split(": ")), fontsize=8)
         axis.set_xlabel(growth["of"])
         axis.set_xticks(sizes, [f"{size:,.0f}" if max(sizes) < MANY else brief(size) for size in sizes])
-        axis.set_yticks(ends := sorted({min(values), max(values)}), [_short(end) for end in ends])
+        ends = [max(values), min(values)][: 1 + (max(values) > APART * min(values))]
+        axis.set_yticks(ends, [_short(end) for end in ends])
         axis.minorticks_off()
         axis.set_ylim(min(values) / SPREAD, max(values) * SPREAD**2)  # its text stands above
         axis.grid(alpha=0.3)
