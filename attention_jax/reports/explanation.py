@@ -58,11 +58,15 @@ def result_tables(models: Models, epsilons: Sequence[float]) -> list[Table]:
                 for epsilon in epsilons
             ],
             "As far from the model's own as a search found, where no word's prediction moves by more than ε in total "
-            f"variation. The Jensen–Shannon divergence is at most ln 2 = {math.log(2):.3f}.",
+            f"variation. The Jensen–Shannon divergence is at most ln 2 = {math.log(2):.3f}. {OF_A_LAYER}",
         ),
     ]
 
 
+OF_A_LAYER = (
+    "How often the largest weight is elsewhere, and alignment error rates, are of the mean over heads of the run's "
+    "config.evaluate.alignment_layer."
+)
 ALIGNED = (
     "Each target word's largest value against its true source words. Attention is the mean over heads of the run's "
     "config.evaluate.alignment_layer."
@@ -130,7 +134,7 @@ def adversary_figure(models: Models, epsilons: Sequence[float], path: Path) -> F
         figure,
         path,
         "How far attention can move while predictions stay: means over words, layers and heads, and over seeds with "
-        "95% intervals. Dashed: ln 2, the most there is.",
+        f"95% intervals. Dashed: ln 2, the most there is. {OF_A_LAYER}",
     )
 
 

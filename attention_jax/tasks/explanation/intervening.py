@@ -143,7 +143,8 @@ def _without(weights: Weights, index: Array, valid: Array) -> Weights:
     """Rows without the weight at an index; what is 0 then is spread over the other words."""
     others = valid * (1 - jax.nn.one_hot(index, weights.shape[-1]))
     kept = weights * others
-    return _of_sum_one(jnp.where(jnp.sum(kept, axis=-1, keepdims=True) > 0, kept, others))
+    largest = jnp.max(kept, axis=-1, keepdims=True)
+    return _of_sum_one(jnp.where(largest > 0, kept / jnp.where(largest > 0, largest, 1), others))
 
 
 def _of_sum_one(weights: Weights) -> Weights:

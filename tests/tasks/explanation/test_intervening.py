@@ -79,6 +79,11 @@ def test_a_row_whose_weight_is_all_on_one_word_keeps_its_sum(name, words):
         np.testing.assert_array_equal(found, weights)
 
 
+def test_what_is_left_of_a_row_with_one_large_weight_sums_to_one():
+    found = DRAWS["without_highest"](jnp.array([1.0, 3e-35, 1e-35]), jnp.ones(3, bool), jax.random.key(0))
+    np.testing.assert_allclose(found, [0, 0.75, 0.25], rtol=1e-5)
+
+
 def searched(model, variables, epsilon):
     return program(adversary, model, STEPS, 0.1)(variables, BATCH, epsilon, jax.random.key(0))
 
