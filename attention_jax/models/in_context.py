@@ -62,9 +62,10 @@ class InContextRegressor(Layered, kw_only=True):
         return self.layer.backend
 
     def require_room(self, length: int) -> None:
-        """Raise ValueError where the encoding has no room for `length` vectors."""
+        """Raise ValueError where the encoding or the score has no room for `length` vectors."""
         encoding = self._encoding()
         require_room(self.positions, encoding.record, encoding.sizes, length, "positions")
+        self.layer.of_self.require_room(length)
 
     def __call__(
         self, vectors: Float[Array, "batch t f"], dropout: Dropout | None = None

@@ -91,8 +91,7 @@ class LanguageModel(Layered, kw_only=True):
         """Raise ValueError where the encoding or the score has no room for a text of `length` tokens."""
         encoding = self.new_encoding()
         require_room(self.positions, encoding.record, encoding.sizes, length, "positions")
-        if self.score_room is not None and length > self.score_room:
-            raise ValueError(f"score={self.layer.score!r}: has room for {self.score_room} tokens, not for {length}.")
+        self.layer.of_self.require_room(length)
 
     @property
     def score_room(self) -> int | None:

@@ -328,11 +328,11 @@ class RecurrentTranslator(nn.Module, kw_only=True):
         def attend(query, word):
             near, relative = self._local(query, word, memory)
             found = backends.attend(
-                "reference" if with_weights else self.backend,
+                "reference" if with_weights or word.edit.weights is not None else self.backend,
                 _times(query, projected.w_q)[:, None],
                 memory.keys,
                 memory.values,
-                score=self._score._replace(apply=projected.apply),
+                score=Score(projected.apply, is_weight=self._score.is_weight),
                 score_params=tuple(array.astype(query.dtype) for array in projected.params),
                 normalize=self.normalize,
                 normalizer_params=tuple(sink.reshape(1, 1, 1) for sink in self.sinks),

@@ -209,9 +209,9 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Float[Array, "batch t d"], Shown]:
         """What each token of `x` reads from the memory; what each head did if `with_heads`, and with a `summary` that.
 
-        `mask` is `[..., T, S]`, without heads; `depth` is the layer's number. With `with_heads` the backend is
-        `reference`, whichever one trains, and with a `summary` the same in blocks of queries; of a cache it is one that
-        reads caches.
+        `mask` is `[..., T, S]`, without heads; `depth` is the layer's number. With `with_heads`, and where an edit has
+        weights, the backend is `reference`, whichever one trains, and with a `summary` the same in blocks of queries;
+        of a cache it is one that reads caches.
         """
         family, heads = self.spec.of_family, self.grouping
         query_BxNxTxF = self._scored("query", x, self.heads, positions and positions.queries)
@@ -223,7 +223,8 @@ class MultiHeadAttention(nn.Module):
             attend = family.attending(pooled, self.family_params, depth)
             values, told = pooled_with_statistics(*read, attention, summary.with_axes(2), attend)
         else:
-            by = functools.partial(backends.attended, self._backend(with_heads, is_cached))
+            has_weights = with_heads or edit.weights is not None
+            by = functools.partial(backends.attended, self._backend(has_weights, is_cached))
             attend = family.attending(by, self.family_params, depth)
             values, told = attend(*read, attention._replace(with_weights=with_heads))
         outputs_BxNxTxF = edited(family.outputs(self.family_params, x, heads.joined(values), depth), edit)
@@ -236,8 +237,8 @@ class MultiHeadAttention(nn.Module):
     def grouping(self) -> Grouping:
         return Grouping(self.heads, self.kv_heads)
 
-    def _backend(self, with_heads: bool, is_cached: bool) -> str:
-        if with_heads or (is_cached and self.spec.of_family.log_forgets):
+    def _backend(self, has_weights: bool, is_cached: bool) -> str:
+        if has_weights or (is_cached and self.spec.of_family.log_forgets):
             return "reference"
         return backends.of_caches(self.spec.backend) if is_cached else self.spec.backend
 

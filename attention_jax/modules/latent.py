@@ -109,7 +109,7 @@ class LatentAttention(nn.Module):
             values, told = attend_with_statistics(*read, summary.with_axes(2), **asked)
         else:
             backend = backends.of_caches(self.spec.backend) if is_cached else self.spec.backend
-            name = "reference" if with_heads else backend
+            name = "reference" if with_heads or edit.weights is not None else backend
             values, told = backends.attend(name, *read, **asked, with_weights=with_heads)
         values_BxNxTxF = heads.joined(values)
         if is_cached:

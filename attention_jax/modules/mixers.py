@@ -30,6 +30,7 @@ class Mixer(NamedTuple):
     - `make(spec, encoding)`: its module, of a layer with this `LayerSpec`.
     - `attends`: whether it has heads with weights, which can be shown and edited.
     - `turns`, `biases`: whether an encoding may turn its queries and keys, and add to its scores and values.
+    - `turned`: how many features of a head an encoding turns; None: all.
     - `goes_back`: whether it is defined where a token reads those after it too.
     - `require(spec)`: raises ValueError for a spec that it cannot follow.
     """
@@ -38,6 +39,7 @@ class Mixer(NamedTuple):
     attends: bool = False
     turns: bool = False
     biases: bool = False
+    turned: int | None = None
     goes_back: bool = True
     require: Callable[[Any], None] = _reads_no_qk_norm
 
@@ -158,7 +160,7 @@ def _latent(rank: int = 32, rotary: int = 16) -> Mixer:
     def make(spec: Any, encoding: PositionEncoding) -> nn.Module:
         return LatentAttention(*sizes, spec.width, spec.heads, spec.of_self, encoding, **spec.types)
 
-    return Mixer(make, attends=True, turns=True, require=require)
+    return Mixer(make, attends=True, turns=True, turned=rotary, require=require)
 
 
 ATTENTION, LATENT = "attention", "latent"

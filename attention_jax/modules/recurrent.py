@@ -1,5 +1,7 @@
 """Linen shells that own the parameters of recurrent layers."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -19,9 +21,9 @@ class RecurrentCell(nn.Module):
 
     def setup(self):
         width = CELLS[self.cell].gates * self.features
-        shapes = {
+        shapes: dict[str, tuple[Any, ...]] = {
             "w_i": (nn.initializers.glorot_uniform(), (self.inputs, width)),
-            "w_h": (nn.initializers.orthogonal(), (self.features, width)),
+            "w_h": (_orthogonal, (self.features, width)),
             "bias": (self._bias, (width,)),
         }
         if self.cell == "gru":
@@ -33,6 +35,11 @@ class RecurrentCell(nn.Module):
         if self.cell == "gru":
             return jnp.zeros(shape, dtype)
         return jnp.zeros(shape, dtype).at[self.features : 2 * self.features].set(1)
+
+
+def _orthogonal(key: Array, shape: tuple[int, int], dtype: DTypeLike) -> Array:
+    """Orthonormal rows, which are computed in float32: there is no such factoring in bfloat16."""
+    return nn.initializers.orthogonal()(key, shape, jnp.promote_types(dtype, jnp.float32)).astype(dtype)
 
 
 class RecurrentEncoder(nn.Module):

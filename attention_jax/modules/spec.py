@@ -7,6 +7,7 @@ from attention_jax import backends
 from attention_jax.modules.families import PLAIN, Family, make_family
 from attention_jax.ops.attention import Attention, Relative, require_fitting
 from attention_jax.ops.encoding import Encoding
+from attention_jax.ops.local import gaussian_falloff
 from attention_jax.ops.masking import Mask, combine, window_mask
 from attention_jax.ops.mixing import WINDOW
 from attention_jax.ops.normalizing import make_normalizer
@@ -53,6 +54,12 @@ class AttentionSpec(NamedTuple):
             )
         return asked
 
+    def require_room(self, length: int) -> None:
+        """Raise ValueError where the score has no room for a text of `length` tokens."""
+        room = make_score(self.score, self.score_key).room
+        if room is not None and length > room:
+            raise ValueError(f"{self.score_key}={self.score!r}: has room for {room} tokens, not for {length}.")
+
     def check(self, encoding: Encoding | None = None) -> None:
         """Raise ValueError for unknown names, names that do not go together, and what the backend cannot do."""
         backends.require(self.backend, self.attention(encoding))
@@ -88,6 +95,8 @@ def with_backend(
         masks = [combine(mask, window_mask(length, length, flat["reach"])) for mask in masks]
     masks = narrowed(masks, [flat[key] for key in ("pattern", "encoder_pattern") if key in flat], length)
     records = [spec.attention(encodings.get(key)) for key, spec in specs.items()]
+    if flat.get("span") == "local_p":
+        records = [one._replace(relative=one.relative._replace(falloff=gaussian_falloff)) for one in records]
     asked = [record._replace(mask=mask) for record in records for mask in masks]
     size = flat["width"] // flat["heads"] if flat.get("heads") else None
     part = size and size // max(spec.of_family.parts for spec in specs.values())

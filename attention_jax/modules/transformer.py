@@ -178,7 +178,8 @@ class LayerSpec(NamedTuple):
         Raises ValueError for an encoding that is not defined for the kind, or acts on scores that the mixer has not.
         """
         parts = self.of_self.of_family.parts
-        sizes = Spec(self.width, self.heads, self.width // self.heads // parts, max_length, kind == "decoder")
+        features = self.mixing.turned or self.width // self.heads // parts
+        sizes = Spec(self.width, self.heads, features, max_length, kind == "decoder")
         record = _usable(key, text, kind, sizes)
         if record.mix and parts > 1:
             raise ValueError(

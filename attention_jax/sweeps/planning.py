@@ -236,6 +236,13 @@ def _require_answerable(config: ConfigDict, experiment: Experiment, cells: Seque
             f"config.population.halving_seeds={choosing}: needs 0 or more, and less than the {fewest} seeds of a "
             "setting: the others are reported."
         )
+    for one in flat:
+        late = [rung for rung in config.population.rungs if rung >= one["train.steps"]]
+        if late:
+            raise UserError(
+                f"config.population.rungs={config.population.rungs}: {late[0]} is not before the end of training, "
+                f"config.train.steps={one['train.steps']}. Lower it."
+            )
     require_metrics(config, experiment, flat)
 
 

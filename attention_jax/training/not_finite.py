@@ -109,7 +109,10 @@ def _born(equation: Any, kind: str, given: Sequence[Traced], scopes: tuple[str, 
 
 
 def _inside(equation: Any, inputs: Sequence[Traced], scopes: tuple[str, ...]) -> list[Traced] | None:
-    """The results of an operation with a program inside (a loop, a branch, a call), taken likewise; None for others."""
+    """The results of an operation with a program inside (a loop, a branch, a call), taken likewise; None for others.
+
+    Those are others too whose program is of references (a kernel) or of one device's part.
+    """
     inner, params = (*scopes, str(equation.source_info.name_stack)), equation.params
     match equation.primitive.name:
         case "scan":
@@ -119,6 +122,8 @@ def _inside(equation: Any, inputs: Sequence[Traced], scopes: tuple[str, ...]) ->
         case "cond":
             index, *operands = inputs
             return _call(params["branches"][int(index.value)], operands, inner)
+        case "pallas_call" | "shard_map":
+            return None  # a program of references, and one of a device's part
     program = params.get("jaxpr", params.get("call_jaxpr"))
     return _call(program, inputs, inner) if isinstance(program, (core.Jaxpr, core.ClosedJaxpr)) else None
 

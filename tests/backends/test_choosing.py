@@ -22,6 +22,7 @@ from attention_jax.ops.masking import (
     window_mask,
 )
 from attention_jax.training.compiling import Programs
+from configs import nmt
 
 KERNELS = ("cudnn", "triton", "flash", "splash", "tokamax")
 
@@ -179,6 +180,12 @@ def test_what_inspects_programs_sees_each_before_its_first_call():
 FIELDS = {"positions": "rotary", "width": 8, "heads": 2, "dropout_sites": (), "mixer": "attention", "reach": 2}
 MASKS_OF_TEXTS = [causal_mask(8, 8)]
 SEVERAL = "triton:interpret=True/flash:interpret=True/splash:interpret=True/reference"
+
+
+def test_a_falloff_from_a_predicted_centre_passes_a_backend_over_that_has_none():
+    flat = nmt.MODELS["luong_local_p"]["kwargs"] | {"dtype": jnp.dtype("float32"), "backend": "flex/chunked"}
+    assert with_backend(flat, 8, [None])["backend"] == "chunked"
+    assert with_backend(flat | {"span": "global"}, 8, [None])["backend"] == "flex"
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,12 @@ def test_a_biass_portrait_falls_with_the_distance_as_it_does():
     assert found["bias"].shape == (2, 64, 64)
     assert (np.diff(found["similarity"]) < 0).all()
     assert found["similarity"][0] == 1
+    config = tiny(model__positions="t5", precision__param_dtype="bfloat16")
+    model = build(config, 20, 24)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 3), jnp.int32))["params"]["encoding"]
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    kept = portrait(model.new_encoding().record, encoding.sizes, params)
+    assert {array.dtype for array in kept.values()} == {np.dtype("float32")}
 
 
 @pytest.mark.parametrize(

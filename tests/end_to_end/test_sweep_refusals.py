@@ -52,6 +52,10 @@ def test_another_base_config_is_refused(sweeper):
             {"population__halving": 0.5, "population__rungs": (1,), "population__halving_seeds": 1},
             "halving_seeds=1: needs 0 or more, and less than the 1 seeds",
         ),
+        (
+            {"population__halving": 0.5, "population__rungs": (1,)},
+            r"config.population.rungs=\(1,\): 1 is not before the end of training, config.train.steps=1",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused(sweeper, overrides, message):

@@ -90,6 +90,19 @@ def test_a_recurrent_translator_has_one_head_of_one_layer(name):
     np.testing.assert_allclose(logits(model, {"cross": same}), whole, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["bahdanau", "transformer_small", "transformer, gru encoder, latent"])
+def test_weights_are_put_in_whatever_backend_a_model_has(name):
+    module, variables = trained(name, **ONE_LAYER)
+    if isinstance(module, Transformer):
+        blockwise = module.clone(layer=module.layer._replace(backend="chunked"))
+    else:
+        blockwise = module.clone(backend="chunked")
+    found = jnp.moveaxis(seen((module, variables))["cross"].weights, 1, 0)
+    edits = {"cross": Edit(replaced=jnp.ones(found.shape[:1] + found.shape[2:3], bool), weights=found[:, ::-1])}
+    expected = logits((module, variables), edits)
+    np.testing.assert_allclose(logits((blockwise, variables), edits), expected, rtol=1e-4, atol=1e-4)
+
+
 def gates(module, value):
     """Every head of every kind of attention with gates about a value, each another; ones are ones."""
     kinds = {} if getattr(module, "attends", "") == "never" else {"cross": (1, 1)}

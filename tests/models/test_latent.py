@@ -78,6 +78,11 @@ def test_heads_show_their_weights_and_outputs_and_are_edited():
     np.testing.assert_allclose(gated, compiled(module)(blind, TOKENS), rtol=1e-4, atol=1e-5)
 
 
+def test_positions_turn_the_latents_own_features_however_many_a_head_has():
+    sizes = SIZES | {"width": 6, "heads": 2, "kv_heads": 2}
+    assert LanguageModel.of(**sizes).new_encoding().sizes.head_size == 2
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -89,6 +94,7 @@ def test_heads_show_their_weights_and_outputs_and_are_edited():
             {"positions": "alibi"},
             "positions='alibi': acts on scores or what makes them, which mixer='latent:rank=5,rotary=2'",
         ),
+        ({"positions": "rotary:fraction=0.5"}, "positions='rotary:fraction=0.5': fraction=0.5: turns 1 of 2 features"),
         ({"backend": "cudnn"}, "backend='cudnn': not for mixer='latent:rank=5,rotary=2'. Choose reference or chunked"),
     ],
 )

@@ -24,10 +24,37 @@ def model(request):
     return model_of(request.param)
 
 
-def in_bfloat16(module):
+def changed(module, **fields):
+    """The module with other values of fields that every layer of it has."""
     if isinstance(module, Transformer):
-        return module.clone(layer=module.layer._replace(dtype=jnp.bfloat16))
-    return module.clone(dtype=jnp.bfloat16)
+        return module.clone(layer=module.layer._replace(**fields))
+    return module.clone(**fields)
+
+
+def in_bfloat16(module):
+    return changed(module, dtype=jnp.bfloat16)
+
+
+def test_parameters_are_drawn_in_bfloat16_too(model):
+    half = changed(model[0], param_dtype=jnp.bfloat16)
+    shapes = jax.eval_shape(half.init, jax.random.key(0), SOURCE, LENGTHS, INPUTS)["params"]
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("bfloat16")}
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *(
+            (name, "chunked:queries=2,keys=2")
+            for name in ("bahdanau", "luong_general", "luong_concat", "luong_local_p")
+        ),
+        *((name, "flex") for name in ("luong_dot", "luong_general", "luong_local_m")),
+    ],
+)
+def test_a_recurrent_translator_says_the_same_by_every_backend_that_can(name, backend):
+    module, variables = model_of(name)
+    found = compiled(changed(module, backend=backend))(variables, SOURCE, LENGTHS, INPUTS)
+    np.testing.assert_allclose(found, logits_of((module, variables)), rtol=2e-4, atol=2e-5)
 
 
 def normalizer_of(module, kind):

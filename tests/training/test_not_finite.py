@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 
 from attention_jax.training.not_finite import layer_of, origin_of
 
@@ -50,6 +51,18 @@ def test_the_operation_that_made_a_nan_is_named_with_its_line(kind):
     origin = origin_of(function, jnp.ones(3))
     assert (origin.what, origin.operation) == ("NaN", operation)
     assert "test_not_finite.py:" in origin.line
+
+
+def test_a_kernels_program_and_that_of_a_device_are_taken_as_one_operation():
+    def kernel(given, made):
+        made[...] = jnp.log(given[...] - 2)
+
+    called = pl.pallas_call(kernel, jax.ShapeDtypeStruct((3,), jnp.float32), interpret=True)
+    assert origin_of(lambda x: called(x).sum(), jnp.ones(3)).operation == "pallas_call"
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.PartitionSpec("rows")
+    logs = jax.shard_map(lambda x: jnp.log(x - 2), mesh=mesh, in_specs=rows, out_specs=rows)
+    assert origin_of(lambda x: logs(x).sum(), jnp.ones(4)).operation == "shard_map"
 
 
 def test_an_infinity_that_became_a_nan_is_named_with_what_made_it():

@@ -102,7 +102,7 @@ def _encoded(model: nn.Module, variables: Variables, source: Array, scale: Float
     def multiplied(call, arguments, keywords, context):
         found = call(*arguments, **keywords)
         is_embedding = isinstance(context.module, nn.Embed) and context.method_name == "__call__"
-        return found * scale[..., None] if is_embedding else found
+        return (found * scale[..., None]).astype(found.dtype) if is_embedding else found
 
     with nn.intercept_methods(multiplied):  # an encoder embeds nothing but its source
         return model.apply(variables, source, lengths_of(source), method="encode")

@@ -61,6 +61,8 @@ def build(
     mask = jax.eval_shape(lambda: _mask_of(length, has_segments, is_padded))
     with of_section("config.model"):
         _require_attending(config.model)
+        if not attends(config.model.mixer):
+            fields["backend"] = "reference"
         return LanguageModel.of(**with_backend(fields, length, [mask], tell_once))
 
 

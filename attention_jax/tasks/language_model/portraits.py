@@ -63,7 +63,7 @@ def portrait(record: Encoding, sizes: Spec, params: Any) -> dict[str, np.ndarray
         )
         kept["bias"] = jnp.where(jnp.tri(bias.shape[-1], dtype=bool), bias[0], 0)
         kept["similarity"] = _by_distance(jnp.exp(bias[0] - bias[0].max(axis=(-1, -2), keepdims=True)).mean(0))
-    return {name: np.asarray(array) for name, array in kept.items()}
+    return {name: np.asarray(array, np.float32) for name, array in kept.items()}  # NumPy keeps no bfloat16
 
 
 def _by_distance(scores: jax.Array) -> np.ndarray:

@@ -29,6 +29,13 @@ MODELS = [
 ]
 
 
+def test_a_model_in_bfloat16_has_importance_too():
+    module, variables = trained("luong_general")
+    half = module.clone(dtype=jnp.bfloat16)
+    found, exact = (jax.jit(gradients, static_argnums=0)(one, variables, BATCH) for one in (half, module))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0.2, atol=0.05), found, exact)
+
+
 class OneWord(nn.Module):
     """Reads nothing but KEYWORD."""
 

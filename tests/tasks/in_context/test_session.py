@@ -66,6 +66,7 @@ def test_the_loss_is_the_squared_error_of_every_answer_of_prompts_that_a_step_dr
         ({"evaluate.examples": 1}, r"config.evaluate.examples=1: needs 2 or more"),
         ({"evaluate.estimators": ("lasso",)}, r"config.evaluate.estimators: no estimator 'lasso'"),
         ({"model.max_length": 4}, r"config.model.positions='learned': .*4"),
+        ({"model.score": "location:longest=8"}, r"config.model.score='location:longest=8': has room for 8 tokens, not"),
         ({"model.heads": 3}, r"config.model.heads=3: must divide width="),
         ({"train.accumulate": 2}, r"config.train.accumulate=2: prompts are drawn inside a step. Set it 1"),
         ({"optimizer.label_smoothing": 0.1}, r"config.optimizer.label_smoothing=0.1: answers are numbers, not"),

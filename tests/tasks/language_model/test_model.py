@@ -102,5 +102,6 @@ def test_a_backend_by_its_name_is_refused_where_nothing_attends():
     said = "config.model.backend='chunked': mixer='gru' has no attention to compute. Set backend='auto'"
     with pytest.raises(UserError, match=said):
         Session(config, None, OPENERS).model  # noqa: B018
-    config.model.backend = "chunked/auto"
-    assert Session(config, None, OPENERS).model.layer.mixer == "gru"
+    for several in ("chunked/auto", "flex/auto"):
+        config.model.backend = several
+        assert Session(config, None, OPENERS).model.backend == "reference"
