@@ -149,7 +149,8 @@ def _with_induction(config: ConfigDict, source: Source, rows: Any) -> Source:
     def both(measure_of):
         return lambda model: _measured(config, source, rows, model, measure_of(model))
 
-    return source._replace(measure=both(source.measure), measure_so_far=both(source.measure_so_far))
+    found = source._replace(measure=both(source.measure), measure_so_far=both(source.measure_so_far))
+    return found._replace(measured=("validation", "induction"))
 
 
 def _measured(config: ConfigDict, source: Source, rows: Any, model: LanguageModel, measure: Measure) -> Measure:

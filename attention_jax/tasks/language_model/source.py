@@ -35,6 +35,7 @@ class Source(NamedTuple):
     steps_per_epoch: int
     traced: Callable[[ConfigDict], dict[str, Any]] = lambda config: {}  # dynamic values that only this source has
     measure_so_far: Callable[[LanguageModel], Measure] = lambda model: lambda variables, config: {}  # during training
+    measured: tuple[str, ...] = ()  # what the names of its metrics open with
     has_segments: bool = False  # whether rows are packed documents
     is_padded: bool = False  # whether a row is one text, which may be shorter
     held_out: Callable[[int, int], Rows] | None = None  # (how many, their length) → the first rows, with padding

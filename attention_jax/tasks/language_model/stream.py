@@ -54,6 +54,7 @@ def open_stream(config: ConfigDict, folder: Path | None) -> Source:
         example=lambda config, length: shown[:, :length],
         steps_per_epoch=config.train.steps,
         measure_so_far=lambda model: _measure_so_far(config, splits["validation"], model),
+        measured=("validation",),
         has_segments=data.packing == "documents",
         held_out=lambda count, length: next(_rows(config, splits["validation"], length, count, length)),
         text=text,

@@ -3,7 +3,9 @@
 import jax
 import pytest
 
+from attention_jax.errors import UserError
 from attention_jax.tasks.language_model.session import Session
+from attention_jax.tasks.language_model.training import task_of
 from configs.positional_encoding import get_config
 from experiments.positional_encoding import OPENERS
 
@@ -22,3 +24,13 @@ def test_a_text_of_pieces_needs_no_other_value_than_its_tokenizer(tokenizer, tmp
     session = Session(config, tmp_path / "data", OPENERS)
     session.check()
     assert 256 < session.source.vocabulary <= config.data.vocabulary
+
+
+@pytest.mark.parametrize("best_by", ["area.token_accuracy", "validation.loss", "ema.train.loss"])
+def test_what_is_not_measured_in_training_chooses_no_checkpoint(best_by):
+    config = get_config("smoke")
+    assert task_of(Session(config, None, OPENERS))
+    config.train.best_by = best_by
+    said = f"config.train.best_by='{best_by}': is not measured in training. Choose one of train.loss."
+    with pytest.raises(UserError, match=said):
+        task_of(Session(config, None, OPENERS))
