@@ -236,14 +236,23 @@ def _require_answerable(config: ConfigDict, experiment: Experiment, cells: Seque
             f"config.population.halving_seeds={choosing}: needs 0 or more, and less than the {fewest} seeds of a "
             "setting: the others are reported."
         )
+    if rungs := config.population.rungs:
+        _require_before_the_end(rungs, flat)
+    require_metrics(config, experiment, flat)
+
+
+def _require_before_the_end(rungs: Sequence[int], flat: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UserError for a rung at which a cell is not training any more."""
     for one in flat:
-        late = [rung for rung in config.population.rungs if rung >= one["train.steps"]]
-        if late:
+        if "train.steps" not in one:
             raise UserError(
-                f"config.population.rungs={config.population.rungs}: {late[0]} is not before the end of training, "
+                f"config.population.rungs={rungs}: nothing is trained in steps here. Leave it and halving out."
+            )
+        if max(rungs) >= one["train.steps"]:
+            raise UserError(
+                f"config.population.rungs={rungs}: {max(rungs)} is not before the end of training, "
                 f"config.train.steps={one['train.steps']}. Lower it."
             )
-    require_metrics(config, experiment, flat)
 
 
 def _match(

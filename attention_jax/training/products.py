@@ -58,7 +58,7 @@ def _equations(equation: core.JaxprEqn) -> list[core.JaxprEqn]:
 def _is_gradient(equation: core.JaxprEqn) -> bool:
     """Whether an equation is Σ xᵀ g over rows: all axes but the batch's, which come first, and the last of both.
 
-    Of one factor alone the last axis may be a row's, which makes it the gradient of a vector.
+    A right factor without that last axis makes it the gradient of a vector, which is no product of matrices.
     """
     if equation.primitive.name != "dot_general":
         return False

@@ -5,6 +5,7 @@ from sweeper import RATES
 
 from attention_jax.errors import UserError
 from attention_jax.runs.folder import Run
+from attention_jax.sweeps.planning import _require_before_the_end
 from attention_jax.sweeps.space import grid
 
 
@@ -62,6 +63,11 @@ def test_a_setting_that_cannot_be_meant_is_refused(sweeper, overrides, message):
     one = {"optimizer__warmup_steps": 1, "train__steps": 1, "train__evaluate_every": 1}
     with pytest.raises(UserError, match=message):
         sweeper.run(grid("optimizer.learning_rate", (1e-2,)), **one, **overrides)
+
+
+def test_nothing_is_dropped_at_steps_of_what_is_not_trained_in_steps():
+    with pytest.raises(UserError, match=r"config.population.rungs=\(10,\): nothing is trained in steps here"):
+        _require_before_the_end((10,), [{"seeds": (0,)}])
 
 
 def test_what_changes_the_objective_is_not_compared_by_the_objective(sweeper):
