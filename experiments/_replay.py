@@ -5,6 +5,11 @@
 What follows the answer's name goes behind its command: what makes it short, and where its data is. The code of the
 answer's commit runs in a work tree of its own, with today's packages. The answer then says how many of the numbers that
 both results have are the same to the last bit, and how far apart the others are; clocks are not looked at.
+
+    python -m experiments._replay positional_encoding --seeds=0
+
+Of a sweep's answer the cells of some seeds may be enough: today's code alone runs these, at their whole length, and
+they are compared with those that are kept.
 """
 
 import json
@@ -24,6 +29,20 @@ CLOCKS = {"seconds", "step_seconds", "tokens_per_second", "goodput"}
 ASKED = {"overrides", "seed", "seeds"}  # which is no finding
 NAMING = ("overrides", "seed", "group", "setting")
 SHOWN = 20
+SEEDS = "--seeds="
+OF_SEEDS = """import functools
+import importlib.util
+
+spec = importlib.util.spec_from_file_location("whole", {path!r})
+whole = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(whole)
+get_config = whole.get_config
+
+
+@functools.wraps(whole.sweep)
+def sweep(*arguments, **named):
+    return [cell for cell in whole.sweep(*arguments, **named) if {{*cell["seeds"]}} <= {seeds!r}]
+"""  # a config
 
 
 def main(argv: list[str]) -> None:
@@ -37,7 +56,7 @@ def main(argv: list[str]) -> None:
     if isinstance(kept["code"], list):
         sys.exit(f"error: {name}: is of several commits; replay what each of them made.")
     with tempfile.TemporaryDirectory() as folder:
-        there, now = run_by_both(kept["code"]["commit"], [*arguments(kept["command"]), *flags], Path(folder))
+        there, now = _found(kept, flags, Path(folder))
     both = compared(there, now)
     if not both or now["code"]["changed"]:
         sys.exit(f"error: {name}: {'the code has changes: commit them' if both else 'no number in common'}.")
@@ -54,6 +73,34 @@ def main(argv: list[str]) -> None:
     _results.write(name, kept | {"replayed": {"code": now["code"], "flags": short, **found}})
 
 
+def _found(kept: Mapping[str, Any], flags: Sequence[str], folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """What the code of then found, or what is kept of the seeds that are asked for, and what today's finds."""
+    asked = [flag for flag in flags if flag.startswith(SEEDS)]
+    command = [*arguments(kept["command"]), *(flag for flag in flags if flag not in asked)]
+    if not asked:
+        return run_by_both(kept["code"]["commit"], command, folder)
+    seeds = _seeds_of(asked[-1])
+    if not (cells := [cell for cell in kept.get("cells", ()) if cell["seed"] in seeds]):
+        sys.exit(f"error: {asked[-1]}: the answer has no cells of these seeds.")
+    return {"cells": cells}, run(with_seeds(command, seeds, folder), folder / "now", ROOT)
+
+
+def _seeds_of(flag: str) -> set[int]:
+    try:
+        return {int(seed) for seed in flag.removeprefix(SEEDS).split(",")}
+    except ValueError:
+        sys.exit(f"error: {flag}: needs whole numbers, as {SEEDS}0,1.")
+
+
+def with_seeds(flags: Sequence[str], seeds: set[int], folder: Path) -> list[str]:
+    """A command's flags with a config in place of its own, written in a folder: the cells of some seeds alone."""
+    (config,) = (flag for flag in flags if flag.startswith("--config="))
+    file, colon, variant = config.removeprefix("--config=").partition(":")
+    written = folder / Path(file).name
+    written.write_text(OF_SEEDS.format(path=str(ROOT / file), seeds=seeds), encoding="utf-8")
+    return [f"--config={written}{colon}{variant}" if flag == config else flag for flag in flags]
+
+
 def arguments(command: str) -> list[str]:
     """Of a kept command: --config=configs/nmt.py …"""
     return shlex.split(command.removeprefix("python launch.py"))
@@ -64,14 +111,15 @@ def run_by_both(commit: str, flags: Sequence[str], folder: Path) -> tuple[dict[s
     tree = folder / "code"
     _started("git", "worktree", "add", "--quiet", "--detach", str(tree), commit, where=ROOT)
     try:
-        found = []
-        for name, where in (("there", tree), ("now", ROOT)):
-            workdir = folder / name
-            _started(sys.executable, "launch.py", *flags, f"--workdir={workdir}", where=where)
-            found.append(json.loads((workdir / "result.json").read_text(encoding="utf-8")))
-        return found[0], found[1]
+        return run(flags, folder / "there", tree), run(flags, folder / "now", ROOT)
     finally:
         _started("git", "worktree", "remove", "--force", str(tree), where=ROOT)
+
+
+def run(flags: Sequence[str], workdir: Path, code: Path) -> dict[str, Any]:
+    """The result of a command by the code of a folder."""
+    _started(sys.executable, "launch.py", *flags, f"--workdir={workdir}", where=code)
+    return json.loads((workdir / "result.json").read_text(encoding="utf-8"))
 
 
 def _started(*command: str, where: Path) -> None:

@@ -1,6 +1,8 @@
 """What today's code computes beside the code of a kept answer."""
 
+import inspect
 import json
+import runpy
 
 import numpy as np
 import pytest
@@ -88,6 +90,43 @@ def test_an_answer_says_how_near_todays_code_comes_without_places_of_this_machin
     assert started[0][:3] == ("git", "worktree", "add")
     assert started[0][-1] == "abc1234"
     assert started[-1][:3] == ("git", "worktree", "remove")
+
+
+def test_of_some_seeds_a_sweeps_cells_are_run_by_todays_code_alone_and_compared_with_those_kept(kept):
+    path, replay, started = kept
+    others = [{**cell, "seed": 1} for cell in THERE["cells"]]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"cells": [*THERE["cells"], *others]}))
+    now = changed(code={"commit": "def5678", "changed": False})
+    replay(now, None, "--seeds=0", "--config.sweep.engine=inline")
+    found = json.loads(path.read_text())["replayed"]
+    assert (found["numbers"], found["same"], found["gone"]) == (1, 1, 0)
+    assert found["flags"] == ["--seeds=0", "--config.sweep.engine=inline"]
+    ((_, _, config, *flags, _),) = started
+    assert flags == ["--config.seeds=(0,1)", "--config.sweep.engine=inline"]
+    assert config.startswith("--config=/")
+    assert config.endswith("/nmt.py")
+
+
+def test_a_config_of_some_seeds_has_their_cells_and_all_else_of_the_whole(tmp_path):
+    flags = _replay.with_seeds(["--config=configs/positional_encoding.py:deeper", "--mode=sweep"], {1}, tmp_path)
+    assert flags == [f"--config={tmp_path}/positional_encoding.py:deeper", "--mode=sweep"]
+    few = runpy.run_path(str(tmp_path / "positional_encoding.py"))
+    whole = runpy.run_path(str(_replay.ROOT / "configs" / "positional_encoding.py"))
+    assert few["sweep"]("deeper") == [cell for cell in whole["sweep"]("deeper") if cell["seeds"] == (1,)]
+    assert len(few["sweep"]("deeper")) == 20
+    assert inspect.signature(few["sweep"]) == inspect.signature(whole["sweep"])
+    assert few["get_config"]("deeper").to_json() == whole["get_config"]("deeper").to_json()
+
+
+@pytest.mark.parametrize(
+    ("flag", "why"), [("--seeds=5", "no cells of these seeds"), ("--seeds=one", "needs whole numbers, as --seeds=0,1")]
+)
+def test_seeds_that_are_no_numbers_or_not_kept_are_refused_before_anything_runs(kept, flag, why):
+    path, replay, started = kept
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"cells": THERE["cells"]}))
+    with pytest.raises(SystemExit, match=f"error: {flag}: .*{why}"):
+        replay(THERE, THERE, flag)
+    assert not started
 
 
 @pytest.mark.parametrize(
