@@ -6,10 +6,10 @@ What follows the answer's name goes behind its command: what makes it short, and
 answer's commit runs in a work tree of its own, with today's packages. The answer then says how many of the numbers that
 both results have are the same to the last bit, and how far apart the others are; clocks are not looked at.
 
+    python -m experiments._replay demo --kept
     python -m experiments._replay positional_encoding --seeds=0
 
-Of a sweep's answer the cells of some seeds may be enough: today's code alone runs these, at their whole length, and
-they are compared with those that are kept.
+Today's code alone runs the whole command, or of a sweep the cells of some seeds, and is compared with what is kept.
 """
 
 import json
@@ -29,7 +29,7 @@ CLOCKS = {"seconds", "step_seconds", "tokens_per_second", "goodput"}
 ASKED = {"overrides", "seed", "seeds"}  # which is no finding
 NAMING = ("overrides", "seed", "group", "setting")
 SHOWN = 20
-SEEDS = "--seeds="
+KEPT, SEEDS = "--kept", "--seeds="
 OF_SEEDS = """import functools
 import importlib.util
 
@@ -74,14 +74,16 @@ def main(argv: list[str]) -> None:
 
 
 def _found(kept: Mapping[str, Any], flags: Sequence[str], folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What the code of then found, or what is kept of the seeds that are asked for, and what today's finds."""
-    asked = [flag for flag in flags if flag.startswith(SEEDS)]
-    command = [*arguments(kept["command"]), *(flag for flag in flags if flag not in asked)]
-    if not asked:
+    """What the code of then finds, or what is kept, all or of some seeds, and what today's finds."""
+    own = [flag for flag in flags if flag == KEPT or flag.startswith(SEEDS)]
+    command = [*arguments(kept["command"]), *(flag for flag in flags if flag not in own)]
+    if not own:
         return run_by_both(kept["code"]["commit"], command, folder)
-    seeds = _seeds_of(asked[-1])
+    if KEPT in own:
+        return kept, run(command, folder / "now", ROOT)
+    seeds = _seeds_of(own[-1])
     if not (cells := [cell for cell in kept.get("cells", ()) if cell["seed"] in seeds]):
-        sys.exit(f"error: {asked[-1]}: the answer has no cells of these seeds.")
+        sys.exit(f"error: {own[-1]}: the answer has no cells of these seeds.")
     return {"cells": cells}, run(with_seeds(command, seeds, folder), folder / "now", ROOT)
 
 

@@ -92,6 +92,16 @@ def test_an_answer_says_how_near_todays_code_comes_without_places_of_this_machin
     assert started[-1][:3] == ("git", "worktree", "remove")
 
 
+def test_todays_code_alone_may_run_the_whole_and_is_compared_with_what_is_kept(kept):
+    path, replay, started = kept
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"train": {"loss": 0.5}}))
+    replay(changed(code={"commit": "def5678", "changed": False}), None, "--kept", "--config.data.path=/home/me/fra.txt")
+    found = json.loads(path.read_text())["replayed"]
+    assert (found["numbers"], found["same"], found["gone"], found["flags"]) == (1, 1, 0, ["--kept"])
+    ((_, _, *flags, _),) = started
+    assert flags == ["--config=configs/nmt.py", "--config.seeds=(0,1)", "--config.data.path=/home/me/fra.txt"]
+
+
 def test_of_some_seeds_a_sweeps_cells_are_run_by_todays_code_alone_and_compared_with_those_kept(kept):
     path, replay, started = kept
     others = [{**cell, "seed": 1} for cell in THERE["cells"]]
