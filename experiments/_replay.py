@@ -6,10 +6,8 @@ What follows the answer's name goes behind its command: what makes it short, and
 answer's commit runs in a work tree of its own, with today's packages. The answer then says how many of the numbers that
 both results have are the same to the last bit, and how far apart the others are; clocks are not looked at.
 
-    python -m experiments._replay demo --kept
-    python -m experiments._replay positional_encoding --seeds=0
-
-Today's code alone runs the whole command, or of a sweep the cells of some seeds, and is compared with what is kept.
+`--seeds=0,1` runs a sweep's cells of these seeds alone. `--kept` compares with what is kept, and runs nothing by the
+code of then: on a machine that rounds otherwise than that of the answer this tells little.
 """
 
 import json
@@ -18,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,33 +72,22 @@ def main(argv: list[str]) -> None:
 
 
 def _found(kept: Mapping[str, Any], flags: Sequence[str], folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What the code of then finds, or what is kept, all or of some seeds, and what today's finds."""
-    own = [flag for flag in flags if flag == KEPT or flag.startswith(SEEDS)]
-    command = [*arguments(kept["command"]), *(flag for flag in flags if flag not in own)]
-    if not own:
-        return run_by_both(kept["code"]["commit"], command, folder)
-    if KEPT in own:
-        return kept, run(command, folder / "now", ROOT)
-    seeds = _seeds_of(own[-1])
-    if not (cells := [cell for cell in kept.get("cells", ()) if cell["seed"] in seeds]):
-        sys.exit(f"error: {own[-1]}: the answer has no cells of these seeds.")
-    return {"cells": cells}, run(with_seeds(command, seeds, folder), folder / "now", ROOT)
+    """What the code of then finds, or what is kept, and what today's finds."""
+    seeds = {seed for flag in flags if flag.startswith(SEEDS) for seed in _seeds_of(flag)}
+    command = [*arguments(kept["command"]), *(flag for flag in flags if not flag.startswith((KEPT, SEEDS)))]
+    cells = [cell for cell in kept.get("cells", ()) if cell["seed"] in seeds]
+    if seeds and not cells:
+        sys.exit(f"error: {SEEDS}{','.join(map(str, sorted(seeds)))}: the answer has no cells of these seeds.")
+    if KEPT in flags:
+        return {"cells": cells} if seeds else kept, run(command, seeds, folder / "now", ROOT)
+    return run_by_both(kept["code"]["commit"], command, seeds, folder)
 
 
-def _seeds_of(flag: str) -> set[int]:
+def _seeds_of(flag: str) -> list[int]:
     try:
-        return {int(seed) for seed in flag.removeprefix(SEEDS).split(",")}
+        return [int(seed) for seed in flag.removeprefix(SEEDS).split(",")]
     except ValueError:
         sys.exit(f"error: {flag}: needs whole numbers, as {SEEDS}0,1.")
-
-
-def with_seeds(flags: Sequence[str], seeds: set[int], folder: Path) -> list[str]:
-    """A command's flags with a config in place of its own, written in a folder: the cells of some seeds alone."""
-    (config,) = (flag for flag in flags if flag.startswith("--config="))
-    file, colon, variant = config.removeprefix("--config=").partition(":")
-    written = folder / Path(file).name
-    written.write_text(OF_SEEDS.format(path=str(ROOT / file), seeds=seeds), encoding="utf-8")
-    return [f"--config={written}{colon}{variant}" if flag == config else flag for flag in flags]
 
 
 def arguments(command: str) -> list[str]:
@@ -108,20 +95,33 @@ def arguments(command: str) -> list[str]:
     return shlex.split(command.removeprefix("python launch.py"))
 
 
-def run_by_both(commit: str, flags: Sequence[str], folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def run_by_both(
+    commit: str, flags: Sequence[str], seeds: Collection[int], folder: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The results of a command by the code of a commit, and by the checkout's."""
     tree = folder / "code"
     _started("git", "worktree", "add", "--quiet", "--detach", str(tree), commit, where=ROOT)
     try:
-        return run(flags, folder / "there", tree), run(flags, folder / "now", ROOT)
+        return run(flags, seeds, folder / "there", tree), run(flags, seeds, folder / "now", ROOT)
     finally:
         _started("git", "worktree", "remove", "--force", str(tree), where=ROOT)
 
 
-def run(flags: Sequence[str], workdir: Path, code: Path) -> dict[str, Any]:
-    """The result of a command by the code of a folder."""
-    _started(sys.executable, "launch.py", *flags, f"--workdir={workdir}", where=code)
+def run(flags: Sequence[str], seeds: Collection[int], workdir: Path, code: Path) -> dict[str, Any]:
+    """The result of a command by the code of a folder; of a sweep's cells of some seeds, where these are given."""
+    own = of_seeds(flags, seeds, workdir.with_name(f"{workdir.name}_config"), code) if seeds else flags
+    _started(sys.executable, "launch.py", *own, f"--workdir={workdir}", where=code)
     return json.loads((workdir / "result.json").read_text(encoding="utf-8"))
+
+
+def of_seeds(flags: Sequence[str], seeds: Collection[int], folder: Path, code: Path) -> list[str]:
+    """A command's flags with a config in place of its own, written in a folder: the cells of some seeds alone."""
+    (config,) = (flag for flag in flags if flag.startswith("--config="))
+    file, colon, variant = config.removeprefix("--config=").partition(":")
+    folder.mkdir()
+    written = folder / Path(file).name
+    written.write_text(OF_SEEDS.format(path=str(code / file), seeds={*seeds}), encoding="utf-8")
+    return [f"--config={written}{colon}{variant}" if flag == config else flag for flag in flags]
 
 
 def _started(*command: str, where: Path) -> None:

@@ -102,25 +102,35 @@ def test_todays_code_alone_may_run_the_whole_and_is_compared_with_what_is_kept(k
     assert flags == ["--config=configs/nmt.py", "--config.seeds=(0,1)", "--config.data.path=/home/me/fra.txt"]
 
 
-def test_of_some_seeds_a_sweeps_cells_are_run_by_todays_code_alone_and_compared_with_those_kept(kept):
+def test_of_some_seeds_a_sweeps_cells_are_run_and_compared_with_those_kept(kept):
     path, replay, started = kept
     others = [{**cell, "seed": 1} for cell in THERE["cells"]]
     path.write_text(json.dumps(json.loads(path.read_text()) | {"cells": [*THERE["cells"], *others]}))
     now = changed(code={"commit": "def5678", "changed": False})
-    replay(now, None, "--seeds=0", "--config.sweep.engine=inline")
+    replay(now, None, "--seeds=0", "--kept", "--config.sweep.engine=inline")
     found = json.loads(path.read_text())["replayed"]
     assert (found["numbers"], found["same"], found["gone"]) == (1, 1, 0)
-    assert found["flags"] == ["--seeds=0", "--config.sweep.engine=inline"]
+    assert found["flags"] == ["--seeds=0", "--kept", "--config.sweep.engine=inline"]
     ((_, _, config, *flags, _),) = started
     assert flags == ["--config.seeds=(0,1)", "--config.sweep.engine=inline"]
     assert config.startswith("--config=/")
-    assert config.endswith("/nmt.py")
+    assert config.endswith("/now_config/nmt.py")
+
+
+def test_of_some_seeds_each_version_runs_the_cells_of_its_own_config(kept):
+    path, replay, started = kept
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"cells": THERE["cells"]}))
+    replay(THERE, changed(code={"commit": "def5678", "changed": False}), "--seeds=0")
+    assert json.loads(path.read_text())["replayed"]["flags"] == ["--seeds=0"]
+    configs = [command[2].rsplit("/", 2)[1:] for command in started if command[1] == "launch.py"]
+    assert configs == [["there_config", "nmt.py"], ["now_config", "nmt.py"]]
 
 
 def test_a_config_of_some_seeds_has_their_cells_and_all_else_of_the_whole(tmp_path):
-    flags = _replay.with_seeds(["--config=configs/positional_encoding.py:deeper", "--mode=sweep"], {1}, tmp_path)
-    assert flags == [f"--config={tmp_path}/positional_encoding.py:deeper", "--mode=sweep"]
-    few = runpy.run_path(str(tmp_path / "positional_encoding.py"))
+    asked = ["--config=configs/positional_encoding.py:deeper", "--mode=sweep"]
+    flags = _replay.of_seeds(asked, {1}, tmp_path / "config", _replay.ROOT)
+    assert flags == [f"--config={tmp_path}/config/positional_encoding.py:deeper", "--mode=sweep"]
+    few = runpy.run_path(str(tmp_path / "config" / "positional_encoding.py"))
     whole = runpy.run_path(str(_replay.ROOT / "configs" / "positional_encoding.py"))
     assert few["sweep"]("deeper") == [cell for cell in whole["sweep"]("deeper") if cell["seeds"] == (1,)]
     assert len(few["sweep"]("deeper")) == 20
