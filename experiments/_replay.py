@@ -28,7 +28,7 @@ ASKED = {"overrides", "seed", "seeds"}  # which is no finding
 NAMING = ("overrides", "seed", "group", "setting")
 SHOWN = 20
 KEPT, SEEDS = "--kept", "--seeds="
-OF_SEEDS = """import functools
+CONFIG_OF_SEEDS = """import functools
 import importlib.util
 
 spec = importlib.util.spec_from_file_location("whole", {path!r})
@@ -40,7 +40,7 @@ get_config = whole.get_config
 @functools.wraps(whole.sweep)
 def sweep(*arguments, **named):
     return [cell for cell in whole.sweep(*arguments, **named) if {{*cell["seeds"]}} <= {seeds!r}]
-"""  # a config
+"""
 
 
 def main(argv: list[str]) -> None:
@@ -74,7 +74,7 @@ def main(argv: list[str]) -> None:
 def _found(kept: Mapping[str, Any], flags: Sequence[str], folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """What the code of then finds, or what is kept, and what today's finds."""
     seeds = {seed for flag in flags if flag.startswith(SEEDS) for seed in _seeds_of(flag)}
-    command = [*arguments(kept["command"]), *(flag for flag in flags if not flag.startswith((KEPT, SEEDS)))]
+    command = [*arguments(kept["command"]), *(flag for flag in flags if flag != KEPT and not flag.startswith(SEEDS))]
     cells = [cell for cell in kept.get("cells", ()) if cell["seed"] in seeds]
     if seeds and not cells:
         sys.exit(f"error: {SEEDS}{','.join(map(str, sorted(seeds)))}: the answer has no cells of these seeds.")
@@ -120,7 +120,7 @@ def of_seeds(flags: Sequence[str], seeds: Collection[int], folder: Path, code: P
     file, colon, variant = config.removeprefix("--config=").partition(":")
     folder.mkdir()
     written = folder / Path(file).name
-    written.write_text(OF_SEEDS.format(path=str(code / file), seeds={*seeds}), encoding="utf-8")
+    written.write_text(CONFIG_OF_SEEDS.format(path=str(code / file), seeds={*seeds}), encoding="utf-8")
     return [f"--config={written}{colon}{variant}" if flag == config else flag for flag in flags]
 
 
