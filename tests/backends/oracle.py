@@ -95,12 +95,12 @@ def sink(scores, allowed, s=0.0):
 
 def threshold(z, power):
     """τ with Σ max(z − τ, 0)^power = 1, halved out, then one step of Newton's that its gradient goes through."""
-    low, high = jax.lax.stop_gradient((z.max() - 1, z.max()))
+    held = jax.lax.stop_gradient(z)
+    low, high = held.max() - 1, held.max()
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        is_above = jnp.sum(jnp.maximum(z - middle, 0) ** power) > 1
+        is_above = jnp.sum(jnp.maximum(held - middle, 0) ** power) > 1
         low, high = jnp.where(is_above, middle, low), jnp.where(is_above, high, middle)
-    low = jax.lax.stop_gradient(low)
     left = jnp.maximum(z - low, 0)
     slope = jax.lax.stop_gradient(jnp.sum(left > 0) if power == 1 else 2 * jnp.sum(left))
     return low + (jnp.sum(left**power) - 1) / slope
