@@ -35,6 +35,7 @@ LOCAL = (
     "peers",
     "run",
     "runs",
+    "table",
 )  # of a config: where things are
 
 
