@@ -57,7 +57,7 @@ audit:  ## known vulnerabilities of what the locks name; asks pypi.org, in an en
 	done; exit $$status
 
 conformance: $(READY)  ## every backend against a float64 oracle: scores, normalizers, masks, encodings, …: the matrix
-	$(BIN)/python tests/backends/conformance.py
+	$(BIN)/python tests/backends/matrix.py
 
 bench-guard: $(READY)  ## FLOPs, bytes, memory and instructions of key programs, against those stored; STORE=1 stores them
 	$(BIN)/python tests/guard/check.py $(if $(STORE),--store)

@@ -5,7 +5,8 @@ import itertools
 import jax
 import jax.numpy as jnp
 import pytest
-from backends.conformance import AXES, SETTINGS, Cell, acceptance, few, refusal, together, verdict
+from backends.conformance import AXES, SETTINGS, Cell, few, refusal, together, verdict
+from backends.matrix import acceptance
 from support import ROOT
 
 from attention_jax.backends import folding
