@@ -30,7 +30,8 @@ def acceptance():
         for axis, value in VALUES
         if axis not in ("dtype", "mode") or value in ("cached", "packed")
     ]
-    return f"{taken}\n\nThose that others ship, where one thing is other than scaled_dot, softmax and no mask\n\n{_table(['', *FUSED], rows)}"
+    said = "Those that others ship, where one thing is other than scaled_dot, softmax and no mask"
+    return f"{taken}\n\n{said}\n\n{_table(['', *FUSED], rows)}"
 
 
 def counted(cells, wrong):
