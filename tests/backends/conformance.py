@@ -40,8 +40,8 @@ ROOM = LENGTH + 1  # of a cache
 MEMBERS = 2  # of a model that is vmapped
 SEGMENTS, LENGTHS, PREFIX = map(jnp.array, (oracle.SEGMENTS, oracle.LENGTHS, oracle.PREFIXES))
 PACKED = ((0, 4), (4, 7))  # where the texts of a packed row begin and end
-PART = jnp.array([[0, 0, 0, 0, 1, 1, 1]])  # of a packed row, that a token is of
-PLACE = jnp.array([[0, 1, 2, 3, 0, 1, 2]])  # in that part
+PART = jnp.array([[n for n, ends in enumerate(PACKED) for _ in range(*ends)]])  # which of them a token is of
+PLACE = jnp.array([[n - ends[0] for ends in PACKED for n in range(*ends)]])  # where it stands in that
 
 # (queries, keys, cached) → the mask; `first` is the index of the first query
 MASKS = {
@@ -122,7 +122,7 @@ def is_sensible(cell):
 
     JAX's interpreter for TPUs knows no grid of `flash` that has one more axis for members.
     """
-    if cell.mode == "vmapped" and named(cell.backend) == "flash":
+    if cell.mode == "vmapped" and name_of(cell.backend) == "flash":
         return False
     if cell.mode in ("cached", "packed") and cell.dropout:
         return False
@@ -187,7 +187,7 @@ def together():
     """The backends, those that take least first, and those over devices as one."""
     by_kind = {}
     for backend in reversed(AXES["backend"]):
-        name = named(backend)
+        name = name_of(backend)
         by_kind.setdefault("over devices" if name in OVER_DEVICES else name, []).append(backend)
     return by_kind.values()
 
@@ -299,7 +299,7 @@ def errors(cell):
     """
     run, given = functools.partial(valued, computed, cell), arguments(cell)
     mesh = make_mesh({**MESH, "data": 1, "context": REST})
-    with jax.set_mesh(mesh) if named(cell.backend) in OVER_DEVICES else contextlib.nullcontext():
+    with jax.set_mesh(mesh) if name_of(cell.backend) in OVER_DEVICES else contextlib.nullcontext():
         found = jax.jit(jax.vmap(run) if cell.mode == "vmapped" else run)(*given)
     answer = right(cell._replace(backend="reference"))  # of one name: the oracle knows no backends
     found, wanted = (jax.tree_util.tree_leaves_with_path(tree) for tree in (found, answer))
@@ -362,5 +362,6 @@ def verdict(cell):
     return ", ".join(f"{name} by {error:.2g}" for name, error in far.items())
 
 
-def named(text):
+def name_of(text):
+    """A text without its options."""
     return text.partition(":")[0]

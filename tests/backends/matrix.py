@@ -1,6 +1,8 @@
 """The conformance matrix as tables: what each backend takes, and how many cells of each value are right.
 
-python tests/backends/matrix.py     # make conformance
+    python tests/backends/matrix.py     # make conformance
+
+It takes as many processes as there are processors.
 """
 
 import concurrent.futures
@@ -10,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from backends.conformance import AXES, FUSED, INTERPRETED, PLAIN, covering, named, refusal, verdict
+from backends.conformance import AXES, FUSED, INTERPRETED, PLAIN, covering, name_of, refusal, verdict
 
 VALUES = [(axis, value) for axis in AXES if axis != "backend" for value in AXES[axis]]
 
@@ -23,7 +25,7 @@ def acceptance():
             [_shown("score", score), *(_mark(backend, score=score, normalizer=name) for name in AXES["normalizer"])]
             for score in AXES["score"]
         ]
-        tables.setdefault(_table(["", *map(named, AXES["normalizer"])], rows), []).append(f"`{named(backend)}`")
+        tables.setdefault(_table(["", *map(name_of, AXES["normalizer"])], rows), []).append(f"`{name_of(backend)}`")
     taken = "\n".join(f"\n{', '.join(names)}\n\n{table}" for table, names in tables.items())
     rows = [
         [f"{axis} {_shown(axis, value)}", *(_mark(backend, **{axis: value}) for backend in FUSED)]
@@ -42,7 +44,7 @@ def counted(cells, wrong):
         of_value = [cell for cell in cells if getattr(cell, axis) == value]
         of_backends = [[cell for cell in of_value if cell.backend == backend] for backend in backends]
         rows.append([f"{axis} {_shown(axis, value)}", *(_judged(here, wrong) for here in of_backends)])
-    return _table(["", *map(named, backends)], rows)
+    return _table(["", *map(name_of, backends)], rows)
 
 
 def _mark(backend, **values):
@@ -57,7 +59,7 @@ def _judged(cells, wrong):
 def _shown(axis, value):
     if axis == "dropout":
         return "on" if value else "off"
-    return named(value) + ", learned" * ("learned=" in value)
+    return name_of(value) + ", learned" * ("learned=" in value)
 
 
 def _table(headers, rows):
