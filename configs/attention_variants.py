@@ -6,6 +6,7 @@
     python launch.py --config=configs/attention_variants.py:text --config.data.path=PATH/input.txt
     python launch.py --config=configs/attention_variants.py:translation
     python launch.py --config=configs/attention_variants.py:small --sweep=patterns
+    python launch.py --config=configs/attention_variants.py:translation --sweep=patterns
     python launch.py --config=configs/attention_variants.py:small --sweep=temperatures
 
 It is a sweep unless --mode says otherwise; `small` is `core` in models of a quarter of the parameters. Differences are
@@ -16,14 +17,15 @@ the width of their feed-forward layers; with these flags its training FLOPs, by 
 
     --config.sweep.match=flops --config.sweep.match_by=train.steps
 
-`--sweep=patterns` asks which keys a token has to see, and `--sweep=temperatures` where a learned temperature of cosine
-scores starts, of every variant but `translation`.
+`--sweep=patterns` asks which keys a token has to see, in translation also which a word of the source; sentences are
+short there, and so are windows. `--sweep=temperatures` asks where a learned temperature of cosine scores starts, of
+every variant but `translation`.
 """
 
 import runpy
 from pathlib import Path
 
-from attention_jax.sweeps.space import grid, product, seeds
+from attention_jax.sweeps.space import grid, product, seeds, zipped
 
 POSITIONS = Path(__file__).with_name("positional_encoding.py")
 
@@ -63,6 +65,13 @@ PATTERNS = (
     "streaming:sinks=1,window=8",
     "big_bird:block=4,window=1",
     "strided:stride=8",
+)
+IN_SENTENCES = (  # of the source, and of what is translated of it
+    "all",
+    "local:window=2",
+    "local:window=2,first=1",
+    "big_bird:block=2,window=1",
+    "strided:stride=3",
 )
 SCORES = ("scaled_dot", *(f"cosine:temperature={start},learned=True" for start in (1.0, 0.3, 0.1, 0.03)))
 SWEEPS = {"patterns": ("model.pattern", PATTERNS), "temperatures": ("model.score", SCORES)}  # with rotary positions
@@ -107,10 +116,11 @@ def sweep(variant="core", name=""):
 
 
 def _of_one_key(variant, name):
+    if (variant, name) == ("translation", "patterns"):
+        of_both = (grid(f"model.kwargs.{whose}pattern", IN_SENTENCES) for whose in ("encoder_", ""))
+        return product(grid("model.kwargs.decoder_positions", ("rotary",)), zipped(*of_both), seeds(5))
     if name not in SWEEPS or variant == "translation":
-        raise ValueError(
-            f"no such sweep of variant {variant!r}: choose one of {', '.join(SWEEPS)}, of core, small or text"
-        )
+        raise ValueError(f"variant {variant!r} has no sweep {name!r}: {', '.join(SWEEPS)} are of core, small and text")
     rotary = grid("model.positions", ("rotary",))
     return product(rotary, grid(*SWEEPS[name]), grid("data.task", _tasks(variant)), seeds(5))
 

@@ -8,10 +8,10 @@
     python launch.py --config=configs/reach.py:encodings
     python launch.py --config=configs/reach.py --config.model.positions=alibi --config.data.task=needles --mode=train
 
-It is a sweep unless --mode says otherwise. `core` is encodings by tasks, `crossed` encodings by normalizers by mixers,
-and `recall` mixers by width: what recalls how much of an input, by the bytes that it holds of it; `small` is that for
-inputs of half the length and models of an eighth of the size, with more seeds; `encodings` is `core` in such models,
-but for recall.
+It is a sweep unless --mode says otherwise. `core` is encodings by tasks, and `recall` mixers by width: what recalls how
+much of an input, by the bytes that it holds of it; `small` is that for inputs of half the length and models of an
+eighth of the size, with more seeds; `encodings` is `core` in such models, but for recall, and `crossed` is in these
+encodings by sinks by windows, and by families.
 """
 
 import runpy
@@ -39,12 +39,12 @@ ENCODINGS = ("none", "sinusoidal", "rotary", "alibi", "t5", "randomized_sinusoid
 TASKS = ("needle", "needles", "associative_recall", "variable_tracking", "frequent_words")
 MIXERS = {"rotary": ("attention", "retention"), "none": ("linear", "gated_linear", "delta", "gru", "convolution")}
 RECALLING = {"recall": ((16, 32, 64), 3), "small": ((8, 16, 32), 5)}  # widths, and how many seeds
+NARROW = {"width": 32, "heads": 2, "kv_heads": 2, "feed_forward": 64}
 LAYER = {"width": 16, "heads": 2, "kv_heads": 2, "feed_forward": 32}
 
 # What a variant changes.
 VARIANTS: dict[str, dict] = {
     "core": {},
-    "crossed": {"data": {"task": "needles"}},
     "recall": {
         "model": {"layers": 2},
         "data": {"shortest": 8, "factors": (0.5, 1.0, 2.0, 4.0)},
@@ -54,10 +54,8 @@ VARIANTS: dict[str, dict] = {
         "model": {"layers": 2, "heads": 2, "kv_heads": 2, "feed_forward": 64},
         "data": {"length": 16, "shortest": 4, "symbols": 24, "factors": (0.5, 1.0, 2.0, 4.0)},
     },
-    "encodings": {
-        "model": {"width": 32, "heads": 2, "kv_heads": 2, "feed_forward": 64},
-        "data": {"symbols": 24},
-    },
+    "encodings": {"model": NARROW, "data": {"symbols": 24}},
+    "crossed": {"model": NARROW, "data": {"symbols": 24, "task": "needles"}},
     "smoke": {
         "model": {"layers": 1, **LAYER},
         "train": {"steps": 100, "log_every": 50, "evaluate_every": 100, "checkpoint_every": 100},
@@ -83,9 +81,12 @@ def sweep(variant="core"):
     if variant == "smoke":
         return product(grid("model.positions", ("none", "alibi")), grid("data.task", ("needle", TASKS[2])), seeds(2))
     if variant == "crossed":
-        encodings, normalizers = ("rotary", "alibi", "t5"), ("softmax", "learned_sink", "entmax15")
-        mixers = grid("model.mixer", ("attention", "window"))
-        return product(grid("model.positions", encodings), grid("model.normalize", normalizers), mixers, seeds(3))
+        sinks = grid("model.normalize", ("softmax", "learned_sink"))
+        windows = grid("model.pattern", ("all", "local:window=16", "local:window=16,first=1"))
+        families = grid("model.family", ("forgetting", "differential", "selective"))
+        plain, whole = grid("model.family", ("plain",)), product(sinks[:1], windows[:1])
+        crossed = chain(product(sinks, windows, plain), product(whole, families))
+        return product(grid("model.positions", ("rotary", "alibi", "t5")), crossed, seeds(3))
     if variant == "encodings":
         tasks = ("needle", "needles", "variable_tracking", "frequent_words")
         return product(grid("model.positions", ENCODINGS[:5]), grid("data.task", tasks), seeds(4))

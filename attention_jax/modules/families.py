@@ -132,7 +132,7 @@ def _forgetting() -> Family:
 
 
 def _contextual(positions: int = 64) -> Family:
-    """Embeddings of so many positions, from 0 on: of keys that are further away by a query's count, the last."""
+    """CoPE: embeddings of so many positions, from 0 on; of keys that are further away by a query's count, the last."""
     count = whole("positions", positions, least=2)
     return Family(
         lambda sizes: {"position_table": Parameter(ZEROS, (count, sizes.head_size))},

@@ -88,7 +88,7 @@ def gated_linear(block: int = BLOCK) -> Rule:
 
 
 def delta(block: int = BLOCK) -> Rule:
-    """The delta rule, with queries and keys silu(x W) of length 1 (Yang et al. 2024, §3.3)."""
+    """The delta rule, with queries and keys silu(x W) of length 1 (Yang et al. 2024, §3.3); no convolutions."""
     return Rule(unit_features, whole("block", block), corrects=True)
 
 

@@ -84,7 +84,7 @@ def concat(
 
 
 def gaussian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
-    """−‖q − k‖² / 2σ², σ = `width`, without forming q − k; softmax over it is Nadaraya–Watson regression.
+    """−‖q − k‖² / 2σ², σ = `width`, without forming q − k; softmax over it is Nadaraya–Watson regression (1964).
 
     ‖q − k‖² = ‖q‖² − 2 qᵀk + ‖k‖² loses digits if ‖q‖² is much larger than ‖q − k‖²: far from the origin use
     `kernels.kernel_weights`.
@@ -108,7 +108,7 @@ def l2(query: Query, key: Key) -> Scores:
 
 
 def laplacian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
-    """−‖q − k‖₁ / `width`; softmax over it is Nadaraya–Watson regression by Laplace's kernel.
+    """−‖q − k‖₁ / `width`; softmax over it is Nadaraya–Watson regression by Laplace's kernel (Rahimi & Recht 2007).
 
     Memory may be [..., Q, K, D], where the compiler does not fuse the sum.
     """
@@ -120,7 +120,7 @@ def laplacian(query: Query, key: Key, width: Scalar = 1.0) -> Scores:
 
 
 def cosine(query: Query, key: Key, temperature: Scalar = 1.0) -> Scores:
-    """qᵀk / (‖q‖ ‖k‖ τ) (Graves et al. 2014, eq. 6; τ learned in Henry et al. 2020); zero at a zero vector."""
+    """qᵀk / (‖q‖ ‖k‖ τ) (Graves et al. 2014, eq. 6; τ learned in Henry et al. 2020, §3); zero at a zero vector."""
     require_shape("temperature", jnp.asarray(temperature), (), "one temperature serves every query and key")
     inverse_query, inverse_key = _inverse_norm(query), _inverse_norm(key)
     return dot(query, key) * inverse_query[..., :, None] * inverse_key[..., None, :] / temperature

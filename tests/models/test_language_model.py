@@ -185,7 +185,9 @@ def test_randomized_positions_are_drawn_outside_and_handed_in(name):
     assert np.isfinite(compiled(module)(variables, TOKENS, positions)).all()
 
 
-@pytest.mark.parametrize("mixer", [mixer for mixer in MIXERS if mixer not in ("attention", "latent")])
+@pytest.mark.parametrize(
+    "mixer", [*(mixer for mixer in MIXERS if mixer not in ("attention", "latent")), "linear:features=positive"]
+)
 def test_what_stands_in_attentions_place_is_causal_and_reads_token_by_token_what_it_reads_at_once(mixer):
     module, variables = make("rotary" if mixer in TURNED else "none", mixer=mixer)
     apply = compiled(module)

@@ -132,13 +132,20 @@ def forward_flops(model, length):
 
 
 @pytest.mark.parametrize(
-    ("mixer", "projections", "writes", "values"),  # matrices of width², of the state's size, and features of a value
-    [("linear", 4, 1, 9), ("retention", 5, 1, 8), ("gated_linear", 5, 1, 8), ("delta", 4, 2, 8)],
+    ("mixer", "projections", "more", "features", "writes", "values"),  # `projections`: matrices of width²
+    [
+        ("linear", 4, 0, 8, 1, 9),
+        ("linear:features=positive,count=5", 4, 2 * WIDTH * 5, 5, 1, 9),
+        ("retention", 5, 0, 8, 1, 8),
+        ("gated_linear", 5, 2 * 16 * WIDTH, 8, 1, 8),
+        ("delta", 4, WIDTH * HEADS, 8, 2, 8),
+    ],
 )
-def test_mixers_with_a_state_are_counted_as_what_is_written_to_it_and_read_of_it(mixer, projections, writes, values):
-    model, d, heads = counted(language_model(mixer=mixer)), 32, 4
-    more = {"gated_linear": 2 * 16 * d, "delta": d * heads}.get(mixer, 0)
-    state = heads * 8 * values * (writes + 1)
+def test_mixers_with_a_state_are_counted_as_what_is_written_to_it_and_read_of_it(
+    mixer, projections, more, features, writes, values
+):
+    model, d = counted(language_model(mixer=mixer)), WIDTH
+    state = HEADS * features * values * (writes + 1)
     layer = projections * d * d + more + state + 2 * d * SMALL["feed_forward"]
     assert forward_flops(model, T) == 2 * B * T * (2 * layer + d * V)
     assert unseen_flops(model, B, T) == 0
