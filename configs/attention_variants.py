@@ -74,7 +74,9 @@ IN_SENTENCES = (  # of the source, and of what is translated of it
     "strided:stride=3",
 )
 SCORES = ("scaled_dot", *(f"cosine:temperature={start},learned=True" for start in (1.0, 0.3, 0.1, 0.03)))
-SWEEPS = {"patterns": ("model.pattern", PATTERNS), "temperatures": ("model.score", SCORES)}  # with rotary positions
+# With rotary positions: the keys that vary, all by the same values.
+SWEEPS = {"patterns": (("model.pattern",), PATTERNS), "temperatures": (("model.score",), SCORES)}
+IN_TRANSLATION = {"patterns": (("model.kwargs.encoder_pattern", "model.kwargs.pattern"), IN_SENTENCES)}
 FEW: tuple[dict[str, str], ...] = ({}, {"score": "l2"}, {"family": "differential"}, {"mixer": "delta"})
 
 TASKS = ("copy", "associative_recall")
@@ -104,7 +106,7 @@ def get_config(variant="core"):
 
 def sweep(variant="core", name=""):
     if name:
-        return _of_one_key(variant, name)
+        return _named_sweep(variant, name)
     if variant == "translation":  # of the decoder's attention to its own words, which has no window
         defined = [one for one in FAMILIES if one.get("mixer") != "window"]
         return product([_named(one, "model.kwargs.decoder_", "model.kwargs.") for one in defined], seeds(5))
@@ -115,14 +117,15 @@ def sweep(variant="core", name=""):
     return product([_named(one) | _heads(one, heads) for one in FAMILIES], grid("data.task", _tasks(variant)), seeds(5))
 
 
-def _of_one_key(variant, name):
-    if (variant, name) == ("translation", "patterns"):
-        of_both = (grid(f"model.kwargs.{whose}pattern", IN_SENTENCES) for whose in ("encoder_", ""))
-        return product(grid("model.kwargs.decoder_positions", ("rotary",)), zipped(*of_both), seeds(5))
-    if name not in SWEEPS or variant == "translation":
-        raise ValueError(f"variant {variant!r} has no sweep {name!r}: {', '.join(SWEEPS)} are of core, small and text")
-    rotary = grid("model.positions", ("rotary",))
-    return product(rotary, grid(*SWEEPS[name]), grid("data.task", _tasks(variant)), seeds(5))
+def _named_sweep(variant, name):
+    sweeps = IN_TRANSLATION if variant == "translation" else SWEEPS
+    if name not in sweeps:
+        raise ValueError(f"variant {variant!r} has no sweep {name!r}: choose one of {', '.join(sweeps)}")
+    keys, values = sweeps[name]
+    varied = zipped(*(grid(key, values) for key in keys))
+    if variant == "translation":
+        return product(grid("model.kwargs.decoder_positions", ("rotary",)), varied, seeds(5))
+    return product(grid("model.positions", ("rotary",)), varied, grid("data.task", _tasks(variant)), seeds(5))
 
 
 def _tasks(variant):
