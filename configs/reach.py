@@ -5,19 +5,21 @@
     python launch.py --config=configs/reach.py:crossed
     python launch.py --config=configs/reach.py:recall
     python launch.py --config=configs/reach.py:small
+    python launch.py --config=configs/reach.py:states
     python launch.py --config=configs/reach.py:encodings
     python launch.py --config=configs/reach.py --config.model.positions=alibi --config.data.task=needles --mode=train
 
 It is a sweep unless --mode says otherwise. `core` is encodings by tasks, and `recall` mixers by width: what recalls how
 much of an input, by the bytes that it holds of it; `small` is that for inputs of half the length and models of an
-eighth of the size, with more seeds; `encodings` is `core` in such models, but for recall, and `crossed` is in these
-encodings by sinks by windows, and by families.
+eighth of the size, with more seeds, and `states` is in these mixers by heads, of which a state has the fewer bytes the
+more there are, with the same parameters. `encodings` is `core` in such models, but for recall, and `crossed` is in
+these encodings by sinks by windows, and by families.
 """
 
 import runpy
 from pathlib import Path
 
-from attention_jax.sweeps.space import chain, grid, product, seeds
+from attention_jax.sweeps.space import chain, grid, product, seeds, zipped
 
 POSITIONS = Path(__file__).with_name("positional_encoding.py")
 
@@ -39,6 +41,7 @@ ENCODINGS = ("none", "sinusoidal", "rotary", "alibi", "t5", "randomized_sinusoid
 TASKS = ("needle", "needles", "associative_recall", "variable_tracking", "frequent_words")
 MIXERS = {"rotary": ("attention", "retention"), "none": ("linear", "gated_linear", "delta", "gru", "convolution")}
 RECALLING = {"recall": ((16, 32, 64), 3), "small": ((8, 16, 32), 5)}  # widths, and how many seeds
+HEADS = (1, 2, 4, 8)  # of a mixer, whose state has its width² / heads numbers a layer
 NARROW = {"width": 32, "heads": 2, "kv_heads": 2, "feed_forward": 64}
 LAYER = {"width": 16, "heads": 2, "kv_heads": 2, "feed_forward": 32}
 
@@ -62,6 +65,7 @@ VARIANTS: dict[str, dict] = {
         "data": {"length": 16, "shortest": 8, "symbols": 24, "examples": 16, "batch": 16},
     },
 }
+VARIANTS["states"] = VARIANTS["small"]
 
 
 def get_config(variant="core"):
@@ -90,11 +94,15 @@ def sweep(variant="core"):
     if variant == "encodings":
         tasks = ("needle", "needles", "variable_tracking", "frequent_words")
         return product(grid("model.positions", ENCODINGS[:5]), grid("data.task", tasks), seeds(4))
+    turned, others = (
+        product(grid("model.mixer", mixers), grid("model.positions", (positions,)))
+        for positions, mixers in MIXERS.items()
+    )
     if variant in RECALLING:
         widths, trained = RECALLING[variant]
-        turned, others = (
-            product(grid("model.mixer", mixers), grid("model.positions", (positions,)))
-            for positions, mixers in MIXERS.items()
-        )
         return product(chain(turned, others), grid("model.width", widths), seeds(trained))
+    if variant == "states":
+        heads = zipped(grid("model.heads", HEADS), grid("model.kv_heads", HEADS))
+        attention, states = product(turned[:1], heads[1:2]), product(chain(turned[1:], others[:3]), heads)
+        return product(chain(attention, states), seeds(5))
     return product(grid("model.positions", ENCODINGS), grid("data.task", TASKS), seeds(5))
