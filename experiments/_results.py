@@ -4,7 +4,8 @@
     python -m experiments._results --keep=RUN --name=NAME  keeps the answer of a finished run or sweep
 
 An answer is told from today's code by what its run imports: an edit of a comment, a docstring or a module that it
-does not import is none. Of a run what only starts or reads it is left out, which has made the answer of a sweep.
+does not import is none. Of a run what only starts or reads it is left out, which has made the answer of a sweep, but
+for what only draws.
 `_replay` asks code that has changed how near it comes.
 """
 
@@ -26,6 +27,7 @@ RESULTS = ROOT / "experiments" / "results"
 KEEP = flags.DEFINE_string("keep", "", "The folder of a finished run or sweep whose answer is kept.")
 NAME = flags.DEFINE_string("name", "", "The name that it is kept by.")
 NOT_KEPT = ("data",)  # of a result
+DRAWN = ("figures.py", "sweep_figures.py", "extrapolation.py", "maps.py")  # of attention_jax/reports: no number is made
 LAUNCHED = ("python -m attention_jax.launcher", "python launch.py")  # by a benchmark, and by a user
 LOCAL = (
     "data.path",
@@ -59,7 +61,7 @@ def main(argv: list[str]) -> None:
 def _row(name: str, kept: Mapping[str, Any]) -> dict[str, str]:
     made_by = kept["code"] if isinstance(kept["code"], list) else [kept["code"]]
     module = f"experiments.{kept['experiment']}"
-    files = imported(module, "launch") if "cells" in kept else code_of(module).files
+    files = _of_sweep(module) if "cells" in kept else code_of(module).files
     every = [changes(code["commit"], files) for code in made_by]
     known = [path for changed in every for path in changed or ()]
     commits = [(code["commit"] or "none") + (" and changes" if code["changed"] else "") for code in made_by]
@@ -69,6 +71,10 @@ def _row(name: str, kept: Mapping[str, Any]) -> dict[str, str]:
         "commit": ", ".join(commits),
         "code since": _shown(None if None in every else sorted(set(known)), kept.get("replayed"), files),
     }
+
+
+def _of_sweep(module: str) -> set[str]:
+    return set(imported(module, "launch")) - {f"attention_jax/reports/{name}" for name in DRAWN}
 
 
 def _shown(changed: list[str] | None, replayed: Mapping[str, Any] | None, files: Collection[str]) -> str:

@@ -81,8 +81,11 @@ def together(config: ConfigDict, how: str) -> Together:
 
 
 def measure(config: ConfigDict, run: Run) -> dict:
-    """Every number of every model, with intervals over its seeds; the first seed's maps are kept."""
-    models, maps = {}, {}
+    """Every number of every model, with intervals over its seeds, and the code that trained it.
+
+    The first seed's maps are kept.
+    """
+    models, maps, trained = {}, {}, {}
     for name, folder in folders(config).items():
         opened = opened_of(folder)
         programs, sample = programs_of(opened, config), sample_of(opened, config.split, config.sentences)
@@ -95,8 +98,9 @@ def measure(config: ConfigDict, run: Run) -> dict:
             if seed == opened.seed:
                 maps[name] = kept_maps(drawn, opened, sample)
         models[name] = {**over_seeds(found), "seeds": list(opened.config.seeds)}
+        trained[name] = {"code": (opened.result or {}).get("code", {})}
     write_maps(run.own / MAPS, maps)
-    return {"models": models}
+    return {"models": models, "of_runs": trained}
 
 
 def evaluate(session: ConfigDict, config: ConfigDict, run: Run) -> dict:

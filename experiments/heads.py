@@ -172,10 +172,11 @@ def _spared(flat: Flat, config: ConfigDict) -> Table:
 
 
 def _pruned(flat: Flat) -> list[Table]:
-    names = [name for name in flat if name.startswith("pruned.")]
-    rows = [(name.split(".")[1], estimate(flat, name)) for name in names]
-    title = title_of(flat, "BLEU without those that the gradient's estimate says are worth least")
-    return [Table(title, ("heads removed", "BLEU"), rows)] if rows else []
+    orders = {order: label for order, label in importance.ORDERS.items() if f"pruned.{order}.0.bleu" in flat}
+    counts = [name.split(".")[2] for name in flat if name.startswith("pruned.estimate.")]
+    rows = [(n, *(estimate(flat, f"pruned.{order}.{n}.bleu") for order in orders)) for n in counts]
+    title = title_of(flat, "BLEU without the heads that are worth least, by three orders")
+    return [Table(title, ("heads removed", *orders.values()), rows)] if orders else []
 
 
 def _roles(flat: Flat, config: ConfigDict) -> Table:

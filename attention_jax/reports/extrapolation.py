@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 
 from attention_jax.reports.figures import (
+    FEW,
+    LETTER,
+    PALETTE,
     Figure,
     Line,
     Points,
@@ -22,6 +25,7 @@ from attention_jax.reports.figures import (
 from attention_jax.reports.page import Estimate, PValue, Ratio, Table
 
 PARTS = ("mean", "low", "high")
+COLUMN, HEIGHT, ROOM = 1.25, 0.17, 1.1  # inches: of a length, of a setting, and of what stands around a panel
 TESTS = {"p_seeds": "p, t", "p_adjusted": "p, Holm"}  # of differences, and their columns
 
 
@@ -54,9 +58,13 @@ def length_curves(
 ) -> Figure:
     """A panel a name, a line with its band a series; the dashed line is where training ended.
 
-    Without a `ylabel`, each panel's is its name; without `ticks`, those of x are found.
+    Without a `ylabel`, each panel's is its name; without `ticks`, those of x are found. More lines of few points than
+    there are colours are rows of a column a length instead.
     """
     palette = palette or colours(name for series in panels.values() for name in series)
+    lines = [line for series in panels.values() for line in series.values()]
+    if max(map(len, panels.values())) > len(PALETTE) and all(len(x) <= FEW for x, *_ in lines):
+        return _length_rows(panels, trained, path, xlabel, ylabel, log_y, caption, palette)
     columns = min(most_columns, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = new_figure(rows, columns, *((8.8 / columns, 2.8) if columns > 1 else (6.4, 3.4)))
@@ -81,6 +89,49 @@ def length_curves(
     legend(figure, axes.flat[: len(panels)])
     beside = " Points of one length stand side by side." if any(map(has_bars, panels.values())) else ""
     return save(figure, path, caption + beside)
+
+
+def _length_rows(
+    panels: Mapping[str, Mapping[str, Line]],
+    trained: int | None,
+    path: Path,
+    xlabel: str,
+    ylabel: str | None,
+    log_y: bool,
+    caption: str,
+    palette: Mapping[str, str],
+) -> Figure:
+    """A row of panels a name, a panel a length, in it a row a series, named on the left, at the same height in all."""
+    lengths = sorted({float(at) for series in panels.values() for x, *_ in series.values() for at in x})
+    names = [name for name in palette if any(name in series for series in panels.values())]
+    width = COLUMN + LETTER * max(map(len, names)) / len(lengths)
+    size = width, HEIGHT * len(names) + ROOM
+    figure, axes = new_figure(len(panels), len(lengths), *size, sharex="row", sharey=True)
+    for row, (title, series) in zip(axes, panels.items(), strict=True):
+        for axis, length in zip(row, lengths, strict=True):
+            _draw_rows(axis, {name: line for name, line in series.items() if length in line[0]}, length, names, palette)
+            axis.set_title(f"{length:g}", fontsize=8)
+            axis.tick_params(axis="x", labelsize=7)
+            for side in ("left", "right"):
+                axis.spines[side].set(linestyle="--" if length == trained else "-")
+        if log_y:
+            log_scale(row[0], "x")
+        row[0].set_yticks(range(len(names)), names, fontsize=7)
+        row[0].set_ylabel(title, fontsize=9)
+        row[len(lengths) // 2].set_xlabel(ylabel or title)
+    axes[0, 0].set_ylim(len(names) - 0.3, -0.7)
+    figure.suptitle(xlabel, fontsize=9)
+    between = ", that of the trained length between dashed lines" if trained in lengths else ""
+    return save(figure, path, f"{caption} A column a length{between}.")
+
+
+def _draw_rows(axis, series: Mapping[str, Line], length: float, names: Sequence[str], palette: Mapping[str, str]):
+    """The values of series at a length, each in its interval."""
+    for name, (x, *parts) in series.items():
+        mean, low, high = (part[list(x).index(length)] for part in parts)
+        axis.plot([low, high], [names.index(name)] * 2, color=palette[name], linewidth=1.2)
+        axis.plot([mean], [names.index(name)], "o", color=palette[name], markersize=3)
+    axis.grid(alpha=0.3)
 
 
 def images(

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from attention_jax.reports.figures import Figure, colours, draw_bands, legend, log_scale, new_figure, save
+from attention_jax.reports.figures import Figure, Line, colours, draw_bands, legend, log_scale, new_figure, save
 from attention_jax.reports.run import Flat, measured_line
 
 Sizes = Mapping[str, Sequence[int]]  # layers and heads, by kind of attention
 WORTH = {"change": "loss gained, nats", "estimate": "|∂ loss / ∂ gate|", "bleu_change": "BLEU lost"}
 FAINT = 0.01  # the least that a scale of colours ends at: what is all noise is drawn pale
-ORDERS = ("exact", "estimate", "random")
+ORDERS = {"exact": "by the loss without each", "estimate": "by the gradient's estimate", "random": "at random"}
 RANKED = (
     "The heads of a layer are ranked, in each seed, by the loss without them on the split that orders them: the first "
     "is worth most."
@@ -74,22 +74,29 @@ def agreement_figure(members: Sequence[Flat], sizes: Sizes, path: Path) -> Figur
 
 
 def pruning_curves(result: Flat, sizes: Sizes, path: Path) -> Figure:
-    """The loss against how many heads are removed, by three orders; and of one kind alone."""
-    figure, axes = new_figure(1, 2, 4.6, 3.4, sharey=True)
+    """The loss against how many heads are removed, by three orders, and of one kind alone; BLEU where that is known."""
     orders = {f"all kinds, {name}": measured_line(result, f"pruning.{name}") for name in ORDERS}
     kinds = {f"{name} alone": measured_line(result, f"pruning.{name}") for name in sizes}
+    bleu = {f"all kinds, {name}": pruned_line(result, name) for name in ORDERS if _has(result, f"pruned.{name}.0.bleu")}
+    panels = [("loss, nats a token", orders), ("loss, nats a token", kinds), *[("BLEU", bleu)] * bool(bleu)]
+    figure, axes = new_figure(1, len(panels), 4.6, 3.4)
     palette = colours([*orders, *kinds])
-    for axis, lines in zip(axes[0], (orders, kinds), strict=True):
+    for axis, (label, lines) in zip(axes[0], panels, strict=True):
         shares = {name: (np.array(x) / max(x), mean, low, high) for name, (x, mean, low, high) in lines.items()}
         draw_bands(axis, shares, palette)
-        axis.set_xlabel("share of the heads removed")
-    axes[0, 0].set_ylabel("loss, nats a token")
+        axis.set(xlabel="share of the heads removed", ylabel=label)
+    axes[0, 1].sharey(axes[0, 0])
     legend(figure, axes.flat)
     caption = (
         "Heads are removed one after the other, what is worth least first: by the loss without each, by the gradient's "
-        "estimate, both on other sentences, and at random. On the right those of one kind alone, by the estimate."
+        "estimate, both on other sentences, and at random. In the second panel those of one kind alone, by the estimate"
     )
-    return save(figure, path, caption)
+    return save(figure, path, caption + ("; in the third BLEU." if bleu else "."))
+
+
+def pruned_line(result: Flat, order: str) -> Line:
+    """BLEU by how many heads of an order are removed, with its intervals."""
+    return measured_line({name.removesuffix(".bleu"): value for name, value in result.items()}, f"pruned.{order}")
 
 
 def roles_figure(members: Sequence[Flat], sizes: Sizes, marks: Mapping[str, Mapping[str, float]], path: Path) -> Figure:

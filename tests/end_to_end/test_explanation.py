@@ -26,7 +26,10 @@ def test_every_seed_of_a_run_is_explained_with_intervals_and_drawn(launcher, tmp
     assert trained.returncode == 0, trained.err
     process = launcher.run(tmp_path / "run", config=CONFIG, runs=tmp_path / "luong", **TINY)
     assert process.returncode == 0, process.err
-    found = json.loads((tmp_path / "run" / "result.json").read_text())["models"]["luong"]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    of_run = json.loads((tmp_path / "luong" / "result.json").read_text())
+    assert result["of_runs"] == {"luong": {"code": of_run["code"]}}
+    found = result["models"]["luong"]
     assert found["seeds"] == [0, 1]
     for name in ("attention", "gradients", "erasure"):
         low, high = found["ci95"]["alignment"][name][NUMBER]

@@ -385,3 +385,23 @@ def test_many_lines_have_bars_side_by_side_and_few_have_bands(tmp_path, drawn, c
     apart = np.diff(places, axis=0)
     np.testing.assert_allclose(apart, apart[0, 0], rtol=1e-6, atol=1e-6)
     assert (apart[0, 0] > 1) == (count == 9) == ("side by side" in figure.caption)
+
+
+def test_more_lines_than_colours_are_rows_of_a_column_a_length(tmp_path, drawn):
+    names = [f"setting {index}" for index in range(11)]
+    ends = [0.5, 1.5, 2.5], [1.5, 2.5, 3.5]
+    whole = {name: ([8, 16, 32], [index + 1.0, 2.0, 3.0], *ends) for index, name in enumerate(names)}
+    short = {names[3]: ([16], [7.0], [6.0], [9.0])}
+    figure = length_curves({"copy": whole, "sort": short}, 16, tmp_path / "l.png", ylabel="accuracy", caption="Of all.")
+    axes = np.reshape(drawn["l"].axes, (2, 3))
+    assert [axis.get_title() for axis in axes[0]] == ["8", "16", "32"]
+    assert [label.get_text() for label in axes[0, 0].get_yticklabels()] == names
+    first = [line.get_xydata().tolist() for line in axes[0, 0].lines]
+    assert first == [part for index in range(11) for part in ([[0.5, index], [1.5, index]], [[index + 1.0, index]])]
+    assert [len(axis.lines) for axis in axes[1]] == [0, 2, 0]
+    assert [line.get_xydata().tolist() for line in axes[1, 1].lines] == [[[6.0, 3], [9.0, 3]], [[7.0, 3]]]
+    assert [axis.spines["left"].get_linestyle() for axis in axes[0]] == ["-", "--", "-"]
+    assert figure.caption == "Of all. A column a length, that of the trained length between dashed lines."
+    long = {name: (range(99), *[np.ones(99)] * 3) for name in names}
+    length_curves({"text": long}, None, tmp_path / "m.png")
+    assert len(drawn["m"].axes[0].get_lines()) == 11

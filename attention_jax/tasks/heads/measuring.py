@@ -79,7 +79,8 @@ def removing(session: Session, seed: int, worth: Row) -> tuple[dict[str, Any], R
     pruning["random"] = np.mean(drawn, axis=0)
     estimate = session.estimates(variables, session.batches("split"))
     change, of_kinds = single[1:] - single[0], by_kind(estimate, sizes)
-    numbers, rows = _bleu(session, seed, orders["estimate"])
+    of_all = {name: order for name, order in orders.items() if name not in sizes}
+    numbers, rows = _bleu(session, seed, of_all)
     return numbers | {
         "loss": float(single[0]),
         "spearman": {
@@ -146,19 +147,26 @@ def _worth(session: Session, variables: Variables) -> Row:
     return means[1:] - means[0]
 
 
-def _bleu(session: Session, seed: int, order: Int[np.ndarray, " heads"]) -> tuple[dict[str, Any], Rows]:
-    """BLEU of a seed's whole model and without the first 0, 1, … heads of an order, and how it changes without each.
+def _bleu(session: Session, seed: int, orders: Mapping[str, Int[np.ndarray, " heads"]]) -> tuple[dict[str, Any], Rows]:
+    """BLEU of a seed's whole model and without the first 0, 1, … heads of orders, and how it changes without each.
 
-    Nothing where nothing is translated.
+    That of random orders is their mean. Nothing where nothing is translated.
     """
     heads = count(session.sizes)
-    gates = np.concatenate([one_removed(heads), first_removed(order, heads)])
-    scores = session.bleu(seed, (edits_of(of_setting, session.sizes) for of_setting in gates))
-    if not scores:
+    gates = np.concatenate([one_removed(heads), *(first_removed(order, heads) for order in orders.values())])
+    settings, places = np.unique(gates, axis=0, return_inverse=True)  # the whole model, and none of it, stand in all
+    found = session.bleu(seed, (edits_of(of_setting, session.sizes) for of_setting in settings))
+    if not found:
         return {}, {}
-    whole, single, pruned = scores[0], scores[1 : heads + 1], scores[heads + 1 :]
-    numbers = {"bleu": whole, "pruned": {str(k): {"bleu": score} for k, score in enumerate(pruned)}}
-    return numbers, {"bleu_change": [score - whole for score in single]}
+    single, *curves = np.array(found)[places.ravel()].reshape(-1, heads + 1)
+    pruned = {name: curve for name, curve in zip(orders, curves, strict=True) if not name.startswith("random")}
+    pruned["random"] = np.mean(curves[len(pruned) :], axis=0)
+    numbers = {"bleu": float(single[0]), "pruned": {name: _by_count(curve) for name, curve in pruned.items()}}
+    return numbers, {"bleu_change": (single[1:] - single[0]).tolist()}
+
+
+def _by_count(curve: Float[np.ndarray, " n+1"]) -> dict[str, dict[str, float]]:
+    return {str(removed): {"bleu": float(score)} for removed, score in enumerate(curve)}
 
 
 def _in_a_row(of_kinds: Mapping[str, np.ndarray], sizes: Sizes) -> list[Any]:
