@@ -2,12 +2,12 @@
 
     python launch.py --config=configs/search.py:table --workdir=runs/search-table
     python launch.py --config=configs/search.py --config.table=runs/search-table --workdir=runs/search
+    python launch.py --config=configs/search.py:table --mode=search --workdir=runs/searched
 
 The first trains the settings of a grid, learning rates × dropout on the embedded corpus with three seeds, as a sweep,
 which is long: `:smoke` instead of `:table` trains a small one in a minute or two. The second plays searches over what
-was trained, twenty times each, in seconds; any finished sweep over a grid of numbers will do. A real search is a mode:
-
-    python launch.py --config=configs/nmt.py --mode=search
+was trained, twenty times each, in seconds; any finished sweep over a grid of numbers will do. The third is a real search
+over the same ranges; that is a mode of every config that says what to draw from, such as configs/nmt.py.
 """
 
 import runpy
@@ -45,6 +45,11 @@ def get_config(variant="regret"):
         config.train.steps = config.train.checkpoint_every = 80
         config.train.evaluate_every = config.train.log_every = 20
     return config
+
+
+def search():
+    """What --mode=search draws from: the ranges of the grid."""
+    return runpy.run_path(str(NMT))["search"]()
 
 
 def _regret():
