@@ -11,9 +11,9 @@
 
 It is a sweep unless --mode says otherwise. `core` is encodings by tasks, and `recall` mixers by width: what recalls how
 much of an input, by the bytes that it holds of it; `small` is that for inputs of half the length and models of an
-eighth of the size, with more seeds, and `states` is in these mixers by heads, of which a state has the fewer bytes the
-more there are, with the same parameters. `encodings` is `core` in such models, but for recall, and `crossed` is in
-these encodings by sinks by windows, and by families.
+eighth of the size, with more seeds. `states` is such inputs, by mixers with a state and their heads, in models of width
+64: the more heads, the fewer bytes has a state, and a mixer's parameters stay within 2%. `encodings` is `core` in small
+models, but for recall, and `crossed` is in these encodings by sinks by windows, and by families.
 """
 
 import runpy
@@ -41,7 +41,7 @@ ENCODINGS = ("none", "sinusoidal", "rotary", "alibi", "t5", "randomized_sinusoid
 TASKS = ("needle", "needles", "associative_recall", "variable_tracking", "frequent_words")
 MIXERS = {"rotary": ("attention", "retention"), "none": ("linear", "gated_linear", "delta", "gru", "convolution")}
 RECALLING = {"recall": ((16, 32, 64), 3), "small": ((8, 16, 32), 5)}  # widths, and how many seeds
-HEADS = (1, 2, 4, 8)  # of a mixer, whose state has its width² / heads numbers a layer
+HEADS = (1, 2, 4, 8)  # of a mixer, whose state has width² / heads numbers a layer, of `linear` width more
 NARROW = {"width": 32, "heads": 2, "kv_heads": 2, "feed_forward": 64}
 LAYER = {"width": 16, "heads": 2, "kv_heads": 2, "feed_forward": 32}
 

@@ -6,8 +6,8 @@
 
 The first trains the settings of a grid, learning rates × dropout on the embedded corpus with three seeds, as a sweep,
 which is long: `:smoke` instead of `:table` trains a small one in a minute or two. The second plays searches over what
-was trained, twenty times each, in seconds; any finished sweep over a grid of numbers will do. The third is a real search
-over the same ranges; that is a mode of every config that says what to draw from, such as configs/nmt.py.
+was trained, twenty times each, in seconds; any finished sweep over a grid of numbers will do. The third is a real
+search over the same ranges; that is a mode of every config that says what to draw from, such as configs/nmt.py.
 """
 
 import runpy

@@ -53,15 +53,18 @@ def length_curves(
     log_y: bool = False,
     ticks: Sequence[float] = (),
     most_columns: int = 2,
-    caption: str = "By length, means over seeds in their 95% intervals; the dashed line is the trained length.",
+    caption: str = "",
     palette: Mapping[str, str] | None = None,
 ) -> Figure:
     """A panel a name, a line with its band a series; the dashed line is where training ended.
 
-    Without a `ylabel`, each panel's is its name; without `ticks`, those of x are found. More lines of few points than
+    Without a `ylabel`, each panel's is its name; without `ticks`, those of x are found; without a caption there is one
+    for means over seeds. More lines of few points than
     there are colours are rows of a column a length instead.
     """
     palette = palette or colours(name for series in panels.values() for name in series)
+    ended = "" if trained is None else "; the dashed line is the trained length"
+    caption = caption or f"By length, means over seeds in their 95% intervals{ended}."
     lines = [line for series in panels.values() for line in series.values()]
     if max(map(len, panels.values())) > len(PALETTE) and all(len(x) <= FEW for x, *_ in lines):
         return _length_rows(panels, trained, path, xlabel, ylabel, log_y, caption, palette)

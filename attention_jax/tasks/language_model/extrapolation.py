@@ -1,5 +1,6 @@
 """Conclusions from all cells of a sweep over position encodings: curves, ranks, orders, and portraits of encodings."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,10 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     baselines = {cell.group: cell.baseline for cell in cells}
     result = answer(scores, baselines)
     trained = {cell.config.data.length for cell in cells}
-    beyond = gather(every, lambda member: OfSeed(member["curves"], _beyond(min(trained), member["curves"][lead])))
-    published = published_order(beyond) if config.data.source == "algorithmic" else {}
+    published = {}
+    if config.data.source == "algorithmic":
+        of_seed = functools.partial(_beyond, min(trained), lead)
+        published = published_order(gather(every, of_seed))
     shared = shared_by_all(measured_of(scores))
     ranked = _rank_table(result["mrr"], published.get("mrr", {}), lead, shared)
     tables = [ranked] if published or len(shared[0]) > 1 else []
@@ -83,10 +86,11 @@ def name_of(config: ConfigDict) -> str:
     return config.model.positions if config.model.mixer == ATTENTION else config.model.mixer
 
 
-def _beyond(trained: int, curve: Mapping[str, float]) -> float:
-    """The mean height of a curve beyond the trained length."""
+def _beyond(trained: int, lead: str, member: Mapping[str, Any]) -> OfSeed:
+    """A seed's curves, and the mean height of the leading one beyond the trained length."""
+    curve = member["curves"][lead]
     lengths = [length for length in curve if int(length) > trained] or list(curve)
-    return area([int(length) for length in lengths], [curve[length] for length in lengths])
+    return OfSeed(member["curves"], area([int(length) for length in lengths], [curve[length] for length in lengths]))
 
 
 def published_order(scores: Scores) -> dict[str, Any]:

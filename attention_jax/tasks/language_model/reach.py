@@ -42,7 +42,7 @@ SPREAD = (
 )
 FRONTIER = (
     "Recall at the trained length, by the bytes that a model holds of an input of that length to go on with: a line a "
-    f"mixer, a point a width, means over seeds in their 95% intervals. {OTHER_TEXTS}"
+    f"mixer, a point a setting, means over seeds in their 95% intervals. {OTHER_TEXTS}"
 )
 
 

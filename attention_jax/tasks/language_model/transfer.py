@@ -34,7 +34,7 @@ def conclude(config: ConfigDict, cells: Sequence[FinishedCell], folder: Path, pa
     if len(widths) < 2 or len(rates) < 2 or told < kept:  # fewer where cells differ in something else too
         return Conclusion({}, [], [])
     found = {name: transferred(by_width) for name, by_width in losses.items()}
-    said = tuple(_sentence(name, by_width) for name, by_width in found.items())
+    said = tuple(_sentence(name, by_width) for name, by_width in found.items() if len(by_width) > 1)
     return Conclusion({"transfer": found}, [_figure(losses, folder)], [_table(found)], said=said)
 
 
@@ -42,7 +42,7 @@ def transferred(by_width: Mapping[int, Mapping[float, Mapping[int, float]]]) -> 
     """By width: the `best` rate, its `loss`, the `steps` that the best moved, and what is `lost` by the narrowest's.
 
     A rate at which a seed diverged, which has infinite loss, is nobody's best. `bound` is "≤" or "≥" where the best is
-    the lowest or the highest of all rates.
+    the lowest or the highest of the width's rates.
     """
     narrowest = min(by_width)
     first = _best(by_width[narrowest])
@@ -56,7 +56,7 @@ def transferred(by_width: Mapping[int, Mapping[float, Mapping[int, float]]]) -> 
         both = sorted(own[narrowest].keys() & own[width].keys())
         found[str(width)] = {
             "best": best,
-            "bound": "≤" if best == grid[0] else "≥" if best == grid[-1] else "",
+            "bound": "≤" if best == min(by_rate) else "≥" if best == max(by_rate) else "",
             "loss": _known(MEASURED, [by_rate[best][seed] for seed in seeds]),
             "steps": _known("steps", [own[width][seed] - own[narrowest][seed] for seed in both]),
             "lost": _known("lost", lost),

@@ -3,8 +3,10 @@
 import math
 
 import pytest
+from ml_collections import ConfigDict
 
-from attention_jax.tasks.language_model.transfer import _sentence, transferred
+from attention_jax.reports.conclusion import FinishedCell
+from attention_jax.tasks.language_model.transfer import _sentence, conclude, transferred
 
 # Parabolas in the logarithm of the rate: of width 8 with the least loss at 2⁻⁴, of width 32 at 2⁻⁶.
 RATES = [2.0**-power for power in range(8)]
@@ -47,6 +49,21 @@ def test_a_best_rate_at_an_end_of_the_grid_is_a_bound_and_is_said_to_be_one():
     assert transferred(highest)["32"]["bound"] == "≥"
     assert "so that these are bounds" in _sentence("mup", transferred(highest))
     assert "bounds" not in _sentence("mup", transferred(LOSSES))
+    own = {8: LOSSES[8], 32: {rate: LOSSES[32][rate] for rate in RATES[:5]}}  # others were tried for width 8 alone
+    assert transferred(own)["32"]["bound"] == "≤"
+
+
+def test_of_a_parametrization_with_one_width_nothing_is_said(tmp_path):
+    def cell(name, width, rate):
+        model = {"parametrization": name, "width": width}
+        config = ConfigDict({"model": model, "optimizer": {"learning_rate": rate}})
+        result = {"status": "finished", "seeds": [0], "members": [{"validation": {"loss": rate}}]}
+        return FinishedCell(config, tmp_path, result, f"{name} {width} {rate}", "", "")
+
+    places = (("standard", 64), ("mup", 64), ("mup", 128))
+    found = conclude(ConfigDict(), [cell(*place, rate) for place in places for rate in (0.1, 0.2)], tmp_path, {})
+    assert found.result["transfer"].keys() == {"standard", "mup"}
+    assert [said.split(":")[0] for said in found.said] == ["mup"]
 
 
 def test_a_best_rate_is_of_seeds_that_all_have_a_loss():
