@@ -6,13 +6,15 @@
     python launch.py --config=configs/reach.py:recall
     python launch.py --config=configs/reach.py:small
     python launch.py --config=configs/reach.py:states
+    python launch.py --config=configs/reach.py:states --sweep=mixers --config.optimizer.learning_rate=1e-3
     python launch.py --config=configs/reach.py:encodings
     python launch.py --config=configs/reach.py --config.model.positions=alibi --config.data.task=needles --mode=train
 
 It is a sweep unless --mode says otherwise. `core` is encodings by tasks, and `recall` mixers by width: what recalls how
 much of an input, by the bytes that it holds of it; `small` is that for inputs of half the length and models of an
 eighth of the size, with more seeds. `states` is such inputs, by mixers with a state and their heads, in models of width
-64: the more heads, the fewer bytes has a state, and a mixer's parameters stay within 2%. `encodings` is `core` in small
+64: the more heads, the fewer bytes has a state, and a mixer's parameters stay within 2%; `--sweep=mixers` is those of
+two heads alone, whose states have the bytes of attention's keys and values of 16 tokens. `encodings` is `core` in small
 models, but for recall, and `crossed` is in these encodings by sinks by windows, and by families.
 """
 
@@ -81,7 +83,9 @@ def get_config(variant="core"):
     return config
 
 
-def sweep(variant="core"):
+def sweep(variant="core", name=""):
+    if name and (variant, name) != ("states", "mixers"):
+        raise ValueError(f"variant {variant!r} has no sweep {name!r}: states has mixers")
     if variant == "smoke":
         return product(grid("model.positions", ("none", "alibi")), grid("data.task", ("needle", TASKS[2])), seeds(2))
     if variant == "crossed":
@@ -103,6 +107,7 @@ def sweep(variant="core"):
         return product(chain(turned, others), grid("model.width", widths), seeds(trained))
     if variant == "states":
         heads = zipped(grid("model.heads", HEADS), grid("model.kv_heads", HEADS))
-        attention, states = product(turned[:1], heads[1:2]), product(chain(turned[1:], others[:3]), heads)
+        own = heads[1:2] if name else heads
+        attention, states = product(turned[:1], heads[1:2]), product(chain(turned[1:], others[:3]), own)
         return product(chain(attention, states), seeds(5))
     return product(grid("model.positions", ENCODINGS), grid("data.task", TASKS), seeds(5))

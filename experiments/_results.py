@@ -78,12 +78,14 @@ def _of_sweep(module: str) -> set[str]:
 
 
 def _shown(changed: list[str] | None, replayed: Mapping[str, Any] | None, files: Collection[str]) -> str:
-    if changed and replayed and changes(replayed["code"]["commit"], files) == []:
+    since = changes(replayed["code"]["commit"], files) if changed and replayed else None
+    if replayed and since is not None:
         others = f", the others within {replayed['furthest']:.0e}" if replayed["same"] < replayed["numbers"] else ""
         found = f"{replayed['same']} of {replayed['numbers']} numbers are the same{others}"
         gone = f", {replayed['gone']} are gone" if replayed["gone"] else ""
         short = f" with {' '.join(replayed['flags'])}" if replayed["flags"] else ""
-        return f"changed; run again{short}: {found}{gone}"
+        later = f"; since then changed: {shown(since)}" if since else ""
+        return f"changed; run again{short}: {found}{gone}{later}"
     if changed is None:
         return "not known: no such commit here"
     return f"changed: {shown(changed)}" if changed else "the same"

@@ -161,6 +161,21 @@ def test_every_cell_of_every_variant_can_be_used(variant):
             experiments.load("reach").check(changed.lock())
 
 
+def test_mixers_of_two_heads_hold_as_many_bytes_as_attention_of_the_trained_length():
+    cells = configs.sweep("states", "mixers")
+    assert all(cell in configs.sweep("states") for cell in cells)
+    held = {}
+    for overrides in cells[::5]:
+        config = configs.get_config("states")
+        config.update_from_flattened_dict({key: value for key, value in overrides.items() if key != "seeds"})
+        held[config.model.mixer] = held_of_input(Session(config.lock(), None, OPENERS).model, config.data.length)
+    assert held.keys() == {"attention", "retention", "linear", "gated_linear", "delta"}
+    assert held.pop("linear") == 16_384 + 4 * 2 * 64  # and the sum of its keys, a number a feature and layer
+    assert {*held.values()} == {16_384}
+    with pytest.raises(ValueError, match="variant 'small' has no sweep 'mixers'"):
+        configs.sweep("small", "mixers")
+
+
 @pytest.mark.slow
 def test_a_sweep_goes_from_config_to_page(tmp_path):
     config = tiny(sweep__engine="inline")

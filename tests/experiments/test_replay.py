@@ -183,5 +183,8 @@ def test_what_is_listed_says_how_near_changed_code_comes(monkeypatch):
     assert said == "changed; run again with --config.draws=2: 7 of 7 numbers are the same"
     said = _results._shown(["a.py"], replayed | {"same": 5, "furthest": 0.0002, "gone": 3, "flags": []}, ())
     assert said == "changed; run again: 5 of 7 numbers are the same, the others within 2e-04, 3 are gone"
-    monkeypatch.setattr(_results, "changes", lambda commit, files: ["a.py"])
+    monkeypatch.setattr(_results, "changes", lambda commit, files: ["b.py"])
+    later = "changed; run again with --config.draws=2: 7 of 7 numbers are the same; since then changed: b.py"
+    assert _results._shown(["a.py", "b.py"], replayed, ()) == later
+    monkeypatch.setattr(_results, "changes", lambda commit, files: None)
     assert _results._shown(["a.py"], replayed, ()) == "changed: a.py"
