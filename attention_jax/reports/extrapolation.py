@@ -59,8 +59,7 @@ def length_curves(
     """A panel a name, a line with its band a series; the dashed line is where training ended.
 
     Without a `ylabel`, each panel's is its name; without `ticks`, those of x are found; without a caption there is one
-    for means over seeds. More lines of few points than
-    there are colours are rows of a column a length instead.
+    for means over seeds. More lines of few points than there are colours are rows of a column a length instead.
     """
     palette = palette or colours(name for series in panels.values() for name in series)
     ended = "" if trained is None else "; the dashed line is the trained length"
