@@ -14,6 +14,7 @@ FEW = 12  # points of a line that are marked
 MOST_BANDS = 8  # that are told apart where they lie over one another
 GAP = 0.9  # points between the bars of two lines
 DPI = 120
+SHORT = 5  # times its lowest value: the highest of a short logarithmic axis
 ROW = 0.19  # inches of a legend's line
 SAMPLE = 0.6  # inches of a legend's sample of a line, with the gap to the next
 LETTER = 0.07  # inches of a letter of eight points
@@ -85,7 +86,10 @@ def save(figure, path: Path, caption: str) -> Figure:
 
 
 def log_scale(axis, side: str) -> None:
-    """An axis, "x" or "y", by its logarithm; plain numbers at 1, 2, 5, 10, … where these are no powers of many tens."""
+    """An axis, "x" or "y", by its logarithm; plain numbers at 1, 2, 5, 10, … where these are no powers of many tens.
+
+    A short one has them at 1, 2, 3, 4, …, for of the others it may have one alone.
+    """
     from matplotlib.ticker import LogLocator
 
     getattr(axis, f"set_{side}scale")("log")
@@ -93,7 +97,7 @@ def log_scale(axis, side: str) -> None:
     own = getattr(axis, f"{side}axis")
     low, high = sorted(own.get_view_interval())
     if low > 0 and high / low < 1000:
-        own.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        own.set_major_locator(LogLocator(subs=range(1, 10) if high / low < SHORT else (1, 2, 5)))
         own.set_major_formatter("{x:g}")
         own.set_minor_formatter("")
 

@@ -77,7 +77,8 @@ def pruning_curves(result: Flat, sizes: Sizes, path: Path) -> Figure:
     """The loss against how many heads are removed, by three orders, and of one kind alone; BLEU where that is known."""
     orders = {f"all kinds, {name}": measured_line(result, f"pruning.{name}") for name in ORDERS}
     kinds = {f"{name} alone": measured_line(result, f"pruning.{name}") for name in sizes}
-    bleu = {f"all kinds, {name}": pruned_line(result, name) for name in ORDERS if _has(result, f"pruned.{name}.0.bleu")}
+    scored = [name for name in ORDERS if _has(result, f"pruned.{name}.0.bleu")]
+    bleu = {f"all kinds, {name}": _pruned_line(result, name) for name in scored}
     panels = [("loss, nats a token", orders), ("loss, nats a token", kinds), *[("BLEU", bleu)] * bool(bleu)]
     figure, axes = new_figure(1, len(panels), 4.6, 3.4)
     palette = colours([*orders, *kinds])
@@ -94,7 +95,7 @@ def pruning_curves(result: Flat, sizes: Sizes, path: Path) -> Figure:
     return save(figure, path, caption + ("; in the third BLEU." if bleu else "."))
 
 
-def pruned_line(result: Flat, order: str) -> Line:
+def _pruned_line(result: Flat, order: str) -> Line:
     """BLEU by how many heads of an order are removed, with its intervals."""
     return measured_line({name.removesuffix(".bleu"): value for name, value in result.items()}, f"pruned.{order}")
 
